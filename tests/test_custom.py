@@ -1,6 +1,7 @@
 """Functions of the user's own as they are written: for TRL, with NumPy, with models to load, with
 mistakes."""
 
+import json
 import tempfile
 import time
 from contextlib import closing
@@ -13,6 +14,7 @@ from few_cases import few
 from test_scoring import scored
 
 from unslothrl import rewards
+from unslothrl.commands import cli
 from unslothrl.rewards import custom
 from unslothrl.rewards.scorer import Scorer
 
@@ -49,6 +51,32 @@ def test_messages_are_passed_where_the_data_have_them(tmp_path):
     assert (named["prompts"], named["completions"]) == (["What?"], ["7"])
     own = custom.Signature(("answers",), None, True, False, False)
     assert own.named_for_all([told])["completions"] == ["7"]
+
+
+ASKED = """
+def first(completion, question, answer):
+    return float((question, answer) == ("1 + 1?", "2"))
+def last(completion, answer, question):
+    return float((question, answer) == ("1 + 1?", "2"))
+def alone(completion, Problem):
+    return float(Problem == "1 + 1?")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "row"),
+    [
+        ("first", {"question": "1 + 1?", "answer": "two #### 2"}),
+        ("last", {"question": "1 + 1?", "answer": "two #### 2"}),
+        ("alone", {"Problem": "1 + 1?"}),  # without an answer
+    ],
+)
+def test_a_parameter_named_like_the_prompts_column_gets_the_prompt(function, row, tmp_path, capfd):
+    (tmp_path / "mine.py").write_text(ASKED)
+    (tmp_path / "made.jsonl").write_text(json.dumps({**row, "completion": "x"}) + "\n")
+    reward = f"{tmp_path}/mine.py:{function}"
+    assert cli.main(["score", str(tmp_path / "made.jsonl"), "--reward", reward]) == 0
+    assert json.loads(capfd.readouterr().out)["rewards"] == {function: 1.0}
 
 
 LOADS = """

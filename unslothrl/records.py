@@ -32,6 +32,7 @@ class Task:
     extra: dict[str, Any] = field(default_factory=dict, hash=False)  # its row's other columns
     messages: tuple[tuple[str, str], ...] = ()  # (role, content) of the prompt, for an environment
     read: dict[str, Any] = field(default_factory=dict, hash=False)  # columns of both, likewise
+    asked: tuple[str, ...] = ()  # those of `read` that the prompt was read from
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,5 +93,5 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
     if isinstance(record, UnusableRow):
         raise UserError(f"{where}: {record}")
     said = record.problem
-    task = Task(where, said, record.answer, said, (), record.extra, record.messages, record.read)
-    return task, Completion.of_text(completion)
+    columns = (record.extra, record.messages, record.read, record.asked)
+    return Task(where, said, record.answer, said, (), *columns), Completion.of_text(completion)

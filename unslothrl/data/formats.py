@@ -66,6 +66,7 @@ class Record:
     extra: dict[str, Any]  # its other columns
     columns: Columns  # that the two were read from
     read: dict[str, Any]  # these columns as they stand, and those of another name
+    asked: tuple[str, ...] = ()  # those of `read` that the prompt was read from
 
     @property
     def answer(self) -> str:
@@ -106,11 +107,13 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple)
         worked = last if answer is None else text_of(row[answer], answer)
         answer = answer or (LAST_TURN if last is not None else None)
         golds = (final_answer(worked),) if worked else ()
-    used = {prompt, *prompt.split(" + "), answer}
+    in_prompt = {prompt, *prompt.split(" + ")}
+    used = {*in_prompt, answer}
     extra = {str(name): plain_value(value) for name, value in row.items() if name not in used}
     used |= others.keys()
     both = {str(name): plain_value(v) for name, v in as_it_stands.items() if name in used}
-    return Record(messages, golds, extra, Columns(prompt, answer), both)
+    asked = tuple(name for name in both if others.get(name, name) in in_prompt)
+    return Record(messages, golds, extra, Columns(prompt, answer), both, asked)
 
 
 def read_prompt(

@@ -150,7 +150,8 @@ class Renderer:
                     skipped.too_long.append(len(tokens))
                 else:
                     yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
-                               tuple(tokens), record.extra, tuple(turns), record.read)  # fmt: skip
+                               tuple(tokens), record.extra, tuple(turns), record.read,
+                               record.asked)  # fmt: skip
 
 
 def plain(problem: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.data.formats import is_turns, parsed
+from unslothrl.data.formats import PROMPTS, is_turns, parsed
 from unslothrl.errors import UserError
 from unslothrl.files import read_text
 from unslothrl.records import Completion, Scorable, Task
@@ -18,6 +18,7 @@ from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
+NO_ANSWER = (*PROMPT, *ROW, *PROMPTS)  # names of a second parameter that is another
 COMPLETION = ("completion", "solution_str")  # ours, and verl's
 ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer was read from one
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
@@ -39,7 +40,7 @@ class Signature:
     @property
     def takes_answer(self) -> bool:
         return bool({self.second, *self.names} & set(ANSWER)) or (
-            self.second is not None and self.second not in (*PROMPT, *ROW)
+            self.second is not None and self.second.lower() not in NO_ANSWER
         )
 
     def has_messages(self, task: Task) -> bool:
@@ -57,7 +58,7 @@ class Signature:
         return {
             **({self.second: task.answer} if self.second else {}),
             **dict.fromkeys(ANSWER_COLUMNS, task.answer),
-            **(task.read if self.is_batch else {}),
+            **(task.read if self.is_batch else {name: task.read[name] for name in task.asked}),
             **task.extra,
             **dict.fromkeys(ANSWER, task.answer),
             **dict.fromkeys(PROMPT, prompt),
