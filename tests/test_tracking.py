@@ -42,6 +42,7 @@ from unslothrl.tracking.run_folder import (
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.weights.adapter import Adapter
+from unslothrl.weights.adapter_use import Use
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 
@@ -72,6 +73,18 @@ def test_create_writes_the_config_and_refuses_where_it_cannot(folder, tmp_path):
 def test_the_name_of_a_run_that_was_refused_is_free_again(folder, error, options, stays):
     ended(folder, Config(**options)).close("failed", error)
     assert folder.path.exists() == stays == ("status" in folder.read_summary())
+
+
+def test_runs_that_begin_together_under_one_name_are_each_kept(folder, capsys):
+    """Both chose it before either had a folder."""
+    config = Config(output_dir=str(folder.path.parent), run_name="first")
+    run = RlRun(Resolved(config, frozenset(), ()))
+    run.view = Terminal(console=Console(width=200), live=False)
+    with run.at_end:
+        assert run.begin(Use("embedded", ""), {}, {}) == ["run_name first -> first-2: it is taken"]
+        assert run.folder.path == folder.path.with_name("first-2") and is_held(run.folder.path)
+        assert 'run_name = "first-2"' in (run.folder.path / "config.toml").read_text()
+    assert (folder.path / "config.toml").read_text() == CONFIG
 
 
 def ended(folder, config, trainer=None, clock=time.monotonic) -> RlRun:

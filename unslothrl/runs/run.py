@@ -28,7 +28,14 @@ from unslothrl.tracking import card, origin
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.verdict import ending
-from unslothrl.tracking.run_folder import DATA_FILE, REPORT, RunFolder, noting_errors, plain
+from unslothrl.tracking.run_folder import (
+    DATA_FILE,
+    REPORT,
+    RunFolder,
+    free_name,
+    noting_errors,
+    plain,
+)
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use, copy_adapter
@@ -162,7 +169,8 @@ class Job(abc.ABC):
         them; `facts`: comments in config.toml.
         """
         if self.earlier is None:
-            folder, notes = self._new_folder(use, prints, facts), []
+            notes = self._keep_name_free()
+            folder = self._new_folder(use, prints, facts)
         else:
             changed_data = check_fingerprints(before, prints, self.options.dataset)
             folder, notes = self.earlier.folder, [*self.earlier.notes, *changed_data]
@@ -185,6 +193,14 @@ class Job(abc.ABC):
         self.use = replace(use, stages=starting_adapter.stages(self.options, own))
         return notes
 
+    def _keep_name_free(self) -> list[str]:
+        """Another name where a run has begun under this one since it was chosen: runs that a script
+        starts together have the same date and time. A mirror's folder has the name already."""
+        options, wanted = self.options, self.options.run_name or "run"
+        name = wanted if options.mirror is not None else free_name(options.output_dir, wanted)
+        self.options = replace(options, run_name=name)
+        return [f"run_name {wanted} -> {name}: it is taken"] * (name != wanted)
+
     def _new_folder(self, use: Use, prints: dict[str, str], facts: Sequence[str]) -> RunFolder:
         options = self.options
 
@@ -195,7 +211,7 @@ class Job(abc.ABC):
             write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
 
         text = to_toml(options, facts)
-        return RunFolder.create(options.output_dir, options.run_name or "run", text, begin)
+        return RunFolder.create(options.output_dir, options.run_name, text, begin)
 
     def card(self, version: int) -> str:
         """The model card of a version, by what the run has measured until it is saved."""
