@@ -8,6 +8,7 @@ from report_runs import HOSTILE, make_run
 from starlette.testclient import TestClient
 from ui_server import Server
 
+from unslothrl.errors import UserError
 from unslothrl.tracking.report.page import write_report
 from unslothrl.ui.guard import Guard, key_of
 from unslothrl.ui.processes import flags
@@ -178,8 +179,12 @@ def test_options_are_those_of_the_command_and_never_other_flags():
     assert flags("train", given) == [
         "--lr=1e-4", "--objective.kl=loss", "--reward=a", "--reward=b", "--run_name=--x",
     ]  # fmt: skip
-    for value, flag in (("true", "--shuffle_rewards"), ("false", "--no_shuffle_rewards")):
+    for value, flag in (("True", "--shuffle_rewards"), ("false", "--no_shuffle_rewards"),
+                        ("", "--shuffle_rewards")):  # fmt: skip
         assert flags("train", {"shuffle_rewards": [value]}) == [flag]
+    for value in ("yes", "1", "on"):  # never taken for false without a word
+        with pytest.raises(UserError, match="shuffle_rewards must be true or false"):
+            flags("train", {"shuffle_rewards": [value]})
 
 
 @pytest.mark.parametrize("name", ["help", "lr=1 --x", "", "output_dir", "resume", "-lr", "not_one"])

@@ -49,11 +49,12 @@ function options() {
   const given = recipe() ? { recipe: [recipe().name] } : {};
   if (runsAlone() && find("one-process").checked) Object.assign(given, choices.one_process);
   const rows = [...find("more").children].map((row) => [...row.querySelectorAll("input")]);
-  const named = FIELDS.filter((name) => name in known()).map((name) => [name, find(name).value]);
+  const filled = FIELDS.filter((name) => name in known() && find(name).value.trim());
+  const named = filled.map((name) => [name, find(name).value]);
   const added = rows.map(([name, value]) => [name.value.trim().replace(/^-+/, ""), value.value]);
   const typed = {};
   for (const [name, value] of [...named, ...added])
-    if (name && value.trim()) (typed[name] ??= []).push(value.trim());
+    if (name) (typed[name] ??= []).push(value.trim());
   return { ...given, ...typed };
 }
 

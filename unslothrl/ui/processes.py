@@ -14,11 +14,13 @@ from unslothrl.config.values import off, unknown
 from unslothrl.errors import UserError
 from unslothrl.runs.resume import COMMANDS
 from unslothrl.system.variables import error_in, process
+from unslothrl.text import shown
 
 OWN = ("output_dir", "resume")  # options that the page sets itself
 SHOWN = 20_000  # bytes of an output
 IDLE_S = 600.0  # after which the process that answers is ended: it holds memory
 LONGEST = 1 << 24  # bytes of a line
+SWITCHES = {"": True, "true": True, "false": False}  # a switch may be written alone
 
 
 def flags(command: str, options: Mapping[str, Sequence[str]]) -> list[str]:
@@ -32,10 +34,13 @@ def flags(command: str, options: Mapping[str, Sequence[str]]) -> list[str]:
         if name is None:
             raise UserError(unknown(spelled, table.flags, command))
         for each in values:
-            if table.kind(name) is bool:
-                words.append(f"--{spelled if each.lower() == 'true' else off(spelled)}")
-            else:
+            is_on = SWITCHES.get(each.lower())
+            if table.kind(name) is not bool:
                 words.append(f"--{spelled}={each}")
+            elif is_on is None:
+                raise UserError(f"{spelled} must be true or false, got {shown(each)}: set true")
+            else:
+                words.append(f"--{spelled if is_on else off(spelled)}")
     return words
 
 
