@@ -163,6 +163,13 @@ def test_what_runs_say_is_json_in_ascii(client, folder):
     assert "onerror" not in client.get(f"/?token={TOKEN}").text
 
 
+def test_a_run_says_which_code_its_options_name(client, folder):
+    options = 'reward = ["mine.py:f", "boxed"]\nenvironment_python = "/away/python"\nlr = 1e-4\n'
+    (folder / "mine" / "config.toml").write_text(options)
+    code = client.get("/run?name=mine", headers=OWN).json()["code"]
+    assert code == ["reward ['mine.py:f', 'boxed']", "environment_python /away/python"]
+
+
 DAMAGE = {"summary.json": "[", "metrics.jsonl": '{"step": []}\n' * 3, "config.toml": "lr = \xff["}
 
 

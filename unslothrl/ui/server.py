@@ -37,7 +37,10 @@ from unslothrl.ui.processes import COMMANDS, SHOWN, Answering, Training, asked, 
 
 HOST = "127.0.0.1"
 EXPORTS = "exports"  # in a run's folder
-CODE = ("reward", "learner", "environment", "tools")  # options that may name the user's code
+CODE = {  # options that may name code of whoever made the run -> what tells that one does
+    **dict.fromkeys(("reward", "learner", "environment", "tools"), ".py"),
+    "environment_python": "/",
+}
 ONE_PROCESS = {"cluster": ["local"], "engine": ["transformers"], "number_of_actors": ["0"]}
 
 
@@ -257,7 +260,7 @@ def described(run: Path) -> dict[str, Any]:
         shown |= {"facts": cells(history), "verdict": judged.said, "advice": judged.advice}
         options, shown["most"] = history.options, history.options.get("max_steps")
         shown["model"] = options.get("model")
-        shown["code"] = [f"{x} {options[x]}" for x in CODE if ".py" in str(options.get(x))]
+        shown["code"] = [f"{x} {options[x]}" for x in CODE if CODE[x] in str(options.get(x))]
         if history.status == "failed":
             shown["traceback"] = own_text(run, run_folder.ERROR)
             last = shown["traceback"].strip().rpartition("\n")[2]
