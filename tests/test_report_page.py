@@ -110,6 +110,13 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     at = box(browser, "#heatmap .plot")
     browser.move_to(at["x"] + 1, at["y"] + 5)
     assert texts(browser, "#heatmap .at")[0].startswith("held-")
+    seen = []
+    for column in range(20):  # near its end that is nearest to the middle of the chart
+        share = (column + (0.95 if column < 10 else 0.05)) / 20
+        browser.move_to(at["x"] + share * at["width"], at["y"] + 5)
+        seen += texts(browser, "#heatmap .at")
+    values = "JSON.parse(document.querySelector('#heatmap').dataset.values)"
+    assert seen == browser.evaluate(f"{values}.names")
 
 
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):

@@ -33,7 +33,8 @@
     let chosen = -1;
 
     const span = steps[steps.length - 1] - steps[0];
-    const place = (i) => (span ? (steps[i] - steps[0]) / span : 0.5);
+    const middle = (i) => (i + 0.5) / steps.length; // of a problem's column
+    const place = (i) => (names ? middle(i) : span ? (steps[i] - steps[0]) / span : 0.5);
     const choose = (i) => {
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
