@@ -397,6 +397,15 @@ def test_the_first_line_of_a_comparison_says_which_run_is_better(said):
     assert verdict.of_two([run, other]) is None
 
 
+def test_a_comparison_of_scores_on_a_scale_of_their_own_has_no_points():
+    runs = [evaluated(52, solved, {}, name=name) for solved, name in ((97, "run"), (55, "other"))]
+    for run in runs:  # a right one scores 10
+        run.rows[-1]["eval/s/pass@1"] *= 10
+        scores = run.evaluations[29]["s"]
+        run.evaluations[29]["s"] = {each: [10 * of for of in scores[each]] for each in scores}
+    assert verdict.of_two(runs).number == "+4.2"
+
+
 def test_a_reward_that_is_only_measured_is_not_said_to_be_never_earned():
     rows = [
         {

@@ -186,7 +186,9 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
                 begin = f"{one.name} is better than the control, which rose too"
             elif verdict(one).kind == BETTER:
                 begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
-    number = f"{abs(100 * changed.mean):+.0f} points"
+    number = f"{abs(changed.mean):+.3g}"
+    if all(0 <= score <= 1 for _, (_, score) in ends):
+        number = f"{abs(100 * changed.mean):+.0f} points"
     return Verdict(UNKNOWN, f"{begin}: {said}", number, "up" if changed.mean > 0 else "same")
 
 
