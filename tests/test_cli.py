@@ -59,6 +59,7 @@ BAD = [
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--no_shuffle_rewards"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl", "folder"]),
     ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
+    ("--dataset=one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
     ("chat x What is 1", ["What is 1", "between quotes"]),
     ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),
     ("--reward mine.py", ["mine.py:FUNCTION"]),

@@ -67,7 +67,8 @@ def answer(arguments: list[str]) -> int:
         arguments = ["train", "--learner", flag, *arguments[1:]]
     elif (two := " ".join(arguments[:2])) in ALL_COMMANDS:  # "plan sft"
         arguments = [two, *arguments[2:]]
-    if arguments.count("--dataset") > 1 and arguments[0] != "eval":  # the last would count alone
+    given = [each.partition("=")[0] for each in arguments]
+    if given.count("--dataset") > 1 and arguments[0] != "eval":  # the last would count alone
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
         program = Program(ALL_COMMANDS)
