@@ -205,6 +205,14 @@ def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
     assert line.isprintable() and "owned" in line
 
 
+def test_a_package_that_only_a_lock_brings_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # as in an environment of pip's alone
+    monkeypatch.delitem(sys.modules, "unslothrl.ui.server", raising=False)
+    assert cli.main(["ui", "--output_dir", str(tmp_path)]) == cli.FAILED
+    said = "unslothrl: uvicorn is not installed: run `unslothrl setup`\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path / "x")

@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return code or FAILED
             file = "" if error.filename is None else f"{error.filename}: "
             return refuse(f"{file}{error.strerror or error}", code or FAILED)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and not missing.startswith("unslothrl"):
+            return refuse(f"{missing} is not installed: run `unslothrl setup`", FAILED)
         from unslothrl.cluster.causes import summary_of
 
         text = redacted("".join(traceback.format_exception(error)), guess=True)
