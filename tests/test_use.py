@@ -124,9 +124,12 @@ def test_questions_come_from_stdin_and_the_base_answers_too(run, capsys, monkeyp
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     assert cli.main([*plain, "-"]) == 2
     assert "question is empty" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\ufeff{QUESTION}\n"))  # a file of Windows's
+    assert cli.main([*plain, "-"]) == 0
+    assert capsys.readouterr().out == alone
 
     # each is answered on its own
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\ufeff{QUESTION}\n\n{QUESTION}\n/quit\nmore\n"))
     assert cli.main(["chat", *plain[1:], "--no_base"]) == 0
     first, second = capsys.readouterr().out.split(f"> {QUESTION}\n")[1:]
     assert first.strip() == second.strip() == alone.strip() != ""

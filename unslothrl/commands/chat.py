@@ -23,6 +23,7 @@ from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
 Turns = Sequence[tuple[str, str]]  # (role, text)
 HALF_A_CHARACTER = "\ufffd"
+MARK = "\ufeff"  # Windows begins files with it
 QUIT, NEW = "/quit", "/new"
 COMMANDS = f"{NEW} clears the conversation, {QUIT} or Ctrl-D ends it, Ctrl-C stops an answer"
 SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
@@ -35,7 +36,7 @@ def ask(
     """Prints the answer as it is generated; with `with_base` that of the base before it. A question
     "-" is read from stdin. `options`: see `load`. UserError for a folder that is no adapter."""
     if question == "-":
-        question = sys.stdin.read()
+        question = sys.stdin.read().removeprefix(MARK)
     if not question.strip():
         raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')
     conversation = Conversation(load(adapter, temperature, **options), with_base)
@@ -92,7 +93,7 @@ class Conversation:
         if is_typed:
             said = [" and ".join(self.policies), COMMANDS, *[SINGLE_TURNS] * self.is_single]
             print("; ".join(said), file=sys.stderr)
-        for line in filter(None, map(str.strip, lines)):
+        for line in filter(None, (each.removeprefix(MARK).strip() for each in lines)):
             if line == QUIT:
                 return
             if line == NEW or self.is_single or not is_typed:
