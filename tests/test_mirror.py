@@ -328,6 +328,19 @@ def test_another_run_or_one_that_is_further_is_not_overwritten(run, tmp_path):
         mirror.of_run(config_of(run, tmp_path / "there"))
 
 
+@pytest.mark.parametrize("lacks", ["SHA256SUMS", "progress.json"])
+def test_a_checkpoint_that_has_not_arrived_whole_stops_no_other_machine(run, tmp_path, lacks):
+    """The machine has vanished while one was sent, or sent again after an evaluation."""
+    there = tmp_path / "there"
+    Sender(run.path, watched(there / "one")).send()
+    for name in {"SHA256SUMS", lacks}:  # the former is the last to come
+        (there / "one" / "checkpoints" / "step_000003" / name).unlink()
+    folder = fetching.fetch(f"{there}/one", str(tmp_path / "new"), note=lambda line: None)
+    assert Checkpoints(folder).steps() == [1, 2]
+    Sender(folder, mirror.of_run(config_of(RunFolder(folder), there))).send()
+    assert Checkpoints(there / "one").steps() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "place", ["{runs}", "{runs}/one", "{runs}/one/below", "file://{runs}", "..", "{runs}/two"]
 )

@@ -194,7 +194,8 @@ def of_run(config: Any) -> Target:
             path = Path(trial.name)
             target.put(path, path.name)
             target.remove(path.name)
-        theirs, steps = run.read(ORIGIN) or run.read(CONFIG), steps_of(run.sizes())
+        theirs = run.read(ORIGIN) or run.read(CONFIG)
+        steps = steps_of(fetching.to_fetch(run.sizes()))  # the others had not arrived whole
     if theirs:
         check_same(run, folder, theirs, steps)
     return run
