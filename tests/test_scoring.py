@@ -132,6 +132,13 @@ async def waits(completion):
 async def hangs_once(completion):
     await asyncio.sleep(1000 if completion == "ab" else 0)
     return 1
+async def hangs_in_a_thread(completion):
+    await asyncio.to_thread(time.sleep, 1000 if completion.startswith("ab") else 0)
+    return 1
+loops = []
+async def one_loop(completion):
+    loops.append(asyncio.get_running_loop())
+    return float(all(each is loops[0] for each in loops))
 
 def length(completion, answer):
     print("noise that must not reach the caller")
@@ -180,6 +187,20 @@ def test_async_functions_run_at_the_same_time_and_one_that_hangs_spoils_no_other
     found = scored(own, "hangs_once", texts=["ab", "c", "d"], deadline_s=0.5)
     assert found.rewards["hangs_once"] == [0.0, 1.0, 1.0]
     assert [one.reason for one in found.failures] == ["took longer than 0.5 s"]
+
+
+@pytest.mark.real
+def test_async_calls_share_a_loop_and_no_thread_that_hangs(own):
+    """As a judge's client has it: made once for the file, some of them in threads."""
+    chosen = rewards.choose((f"{own}:hangs_in_a_thread", f"{own}:one_loop"))
+    late = [f"ab{i}" for i in range(40)]  # more than there are threads
+    with closing(Scorer(chosen, deadline_s=0.5)) as scorer:
+        scorer.custom_processes.count = 1
+        before = scorer.score([completed(text) for text in ("c", *late)])
+        after = scorer.score([completed(text) for text in ("c", "d")])
+    assert before.rewards["hangs_in_a_thread"] == [1.0, *[0.0] * 40]
+    assert {one.reason for one in before.failures} == {"took longer than 0.5 s"}
+    assert after.rewards == {"hangs_in_a_thread": [1.0, 1.0], "one_loop": [1.0, 1.0]}
 
 
 @pytest.mark.parametrize(

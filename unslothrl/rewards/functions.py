@@ -55,6 +55,15 @@ def load(name: str) -> Callable[..., Any]:
     return called_as_by_trl(getattr(module, function))
 
 
+@functools.cache
+def loop() -> Any:
+    """The event loop of all async functions here: the connections of a client that a file makes
+    once belong to one."""
+    import asyncio  # large, and every program's process is a copy of this one
+
+    return asyncio.new_event_loop()
+
+
 def check(function: str) -> None:
     """Loads a function, which raises what is wrong with its file."""
     load(function)
@@ -65,7 +74,8 @@ def together(function: str, calls: list[list], deadline_s: float) -> list[list]:
 
     Time in which one of them keeps all others waiting, as one that loads a model, does not count.
     """
-    import asyncio  # large, and every program's process is a copy of this one
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     async def result(text: str, named: dict[str, Any]) -> list:
         try:
@@ -81,11 +91,17 @@ def together(function: str, calls: list[list], deadline_s: float) -> list[list]:
             started = time.monotonic()
             _, pending = await asyncio.wait(pending, timeout=tick)
             spent += min(tick, time.monotonic() - started)
+        if pending:
+            for task in pending:
+                task.cancel()
+            await asyncio.sleep(0)
+            # their threads, which cannot be cancelled, are no later call's
+            loop().set_default_executor(ThreadPoolExecutor())
         late = [None, f"took longer than {deadline_s:g} s"]
         return [late if task in pending else task.result() for task in tasks]
 
     load(function)
-    return asyncio.run(all_of_them())
+    return loop().run_until_complete(all_of_them())
 
 
 class Text(str):
@@ -192,10 +208,7 @@ def answer(name: str, arguments: list, named: dict[str, Any]) -> list:
     try:
         value = load(name)(*arguments, **named)
         if hasattr(value, "__await__"):
-            import asyncio  # large, and every program's process is a copy of this one
-
-            with asyncio.Runner() as runner:
-                value = runner.get_loop().run_until_complete(value)
+            value = loop().run_until_complete(value)
         return [as_json(value), None]
     except BaseException as error:  # hostile text, or the user's own code: it must not end us
         return [None, reason(error)]
