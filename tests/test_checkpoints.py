@@ -80,6 +80,14 @@ def test_a_killed_process_leaves_nothing_that_counts(checkpoints):
     assert names(checkpoints) == ["latest", "step_000005", "step_000010"]
 
 
+def test_one_that_was_moved_aside_for_another_is_there_until_that_is(checkpoints):
+    """Killed in between, with no older one: after an evaluation a step's is written again."""
+    checkpoints.write(RunState(step=5), b"five")
+    (checkpoints.folder / "step_000005").rename(checkpoints.folder / ".step_000005.replaced")
+    assert checkpoints.newest().learner() == b"five"
+    assert names(checkpoints) == ["latest", "step_000005"]
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "empty", "longer"])
 def test_a_damaged_one_is_said_and_the_one_before_it_used(checkpoints, name, damage):

@@ -80,6 +80,14 @@ def replace_folder(source: Path, target: Path) -> None:
     remove(aside)
 
 
+def put_back(folder: Path) -> None:
+    """What `replace_folder` has moved aside in here, where it was killed before another came."""
+    for aside in folder.glob(".*.replaced"):
+        target = aside.with_name(aside.name[1:].removesuffix(".replaced"))
+        if not os.path.lexists(target):
+            aside.rename(target)
+
+
 def documented(page: str) -> str:
     """A page of docs/, of the repository or installed with the package; "" where it is not."""
     package = Path(__file__).parent

@@ -26,7 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.files import Unreadable, flush_tree, read_bytes, remove, replace_folder, write_whole
+from unslothrl.files import (
+    Unreadable,
+    flush_tree,
+    put_back,
+    read_bytes,
+    remove,
+    replace_folder,
+    write_whole,
+)
 from unslothrl.records import Group, Task
 
 ATOMS = (bool, int, float, str, types.NoneType)
@@ -256,6 +264,7 @@ class Checkpoints:
 
     def whole_ones(self, note: Note) -> Iterator[Checkpoint]:
         """What `read` gives of the whole ones, newest first. `note` gets a line for each other."""
+        put_back(self.folder)
         for step in reversed(self.steps()):
             folder = self.of_step(step)
             try:
