@@ -50,6 +50,16 @@ def test_a_cell_that_takes_too_long_or_ends_the_interpreter_begins_anew(level):
         assert python.run("import os; os._exit(1)")[1] and python.run("3") == ("3\n", False)
 
 
+def test_a_cell_that_makes_too_many_files_begins_anew(level):
+    if level not in ("bubblewrap", "namespaces"):
+        pytest.skip("no sandbox here")
+    files = "for i in range(300):\n    open(f'/tmp/{i}', 'w').close()\n"
+    with closing(Interpreter(level, Limits(files=200))) as python:
+        said, failed = python.run(f"{files}while True: pass")
+        assert failed and "took longer" not in said
+        assert python.run("2 + 2") == ("4\n", False)
+
+
 def test_much_output_is_cut_in_the_middle(level):
     with closing(Interpreter(level, most=100)) as python:
         said = python.run("print('a' * 1000 + 'b' * 1000)")[0]
