@@ -301,6 +301,20 @@ def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeyp
     assert len(notes) == 1
 
 
+def test_one_that_hangs_is_told_of_while_the_run_goes_on(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror, "LATE_S", 0.0)
+    target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
+    target.fs.before = go_on.wait
+    copies = Mirror(target, run.path, notes.append)
+    for _ in range(3):
+        copies.update()
+    (note,) = notes
+    assert "a copy has not ended" in note and "the run continues" in note
+    go_on.set()
+    wait(copies)
+    assert notes[1:] == [f"mirror {tmp_path}/there: it is complete again"]
+
+
 def config_of(folder: RunFolder, place: object) -> Config:
     return Config(mirror=str(place), output_dir=str(folder.path.parent), run_name=folder.path.name)
 

@@ -30,6 +30,7 @@ from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, SUMMARY
 from unslothrl.weights.starting_adapter import START
 
 FINISHED_S = 600.0  # that the last pass of a finished run may take
+LATE_S = 1800.0  # after which a copy that has not ended is told of
 WAKE_S = 0.5  # after which a SIGTERM is seen
 KEPT = 2  # checkpoints that the mirror keeps, also where the run keeps one alone
 
@@ -135,27 +136,34 @@ class Mirror:
         self.failure: str | None = None  # of the last pass
         self.is_closed = False
         self.thread = threading.Thread()  # the latest pass
+        self.began = 0.0  # when it did, by the monotonic clock
 
     def update(self) -> None:
         """The folder has something new. Returns at once; a pass under way leaves it to the next."""
         if not self.is_closed and not self.thread.is_alive():
             # A daemon: one that hangs does not hold the process.
             self.thread = threading.Thread(target=self._send, daemon=True)
+            self.began = time.monotonic()
             self.thread.start()
+        elif (seconds := time.monotonic() - self.began) > LATE_S:
+            self._ended(f"a copy has not ended for {seconds / 60:.0f} minutes")
 
     def _send(self) -> None:
-        before = self.failure
+        failure = None
         try:
             Sender(self.folder, self.target).send()
-            self.failure = None
         except Exception as error:  # of any library
-            self.failure = fetching.said(error)
-        if self.failure and not before:
+            failure = fetching.said(error)
+        self._ended(failure)
+
+    def _ended(self, failure: str | None) -> None:
+        before, self.failure = self.failure, failure
+        if failure and not before:
             self._say(
-                f"{self.failure}: the run continues, and what is missing there is sent after the "
-                "next checkpoint"
+                f"{failure}: the run continues, and what is missing there is sent after the next "
+                "checkpoint"
             )
-        elif before and not self.failure:
+        elif before and not failure:
             self._say("it is complete again")
 
     def _say(self, line: str) -> None:
