@@ -32,7 +32,7 @@ PHASES = {  # name -> module, class or "", function
     "delete": ("unslothrl.checkpoints.store", "Checkpoints", "_delete_older"),
     "adapter": ("unslothrl.tracking.run_folder", "RunFolder", "save_adapter"),
     "truncate": ("unslothrl.tracking.run_folder", "RunFolder", "truncate_after"),
-    "end": ("unslothrl.runs.run", "Run", "close"),
+    "end": ("unslothrl.runs.run", "Job", "close"),
 }
 STAGE_PHASES = {  # the same of `unslothrl sft`, `dpo` and `rm`
     "stage's step": ("unslothrl.offline.trainers", "StageTrainer", "training_step"),
