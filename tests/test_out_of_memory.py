@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.slow
 def test_a_process_with_too_little_memory_updates_and_draws_the_same(bases, tmp_path):
-    """It repeats an update with smaller micro-batches, and generates with fewer rows until it is past."""
+    """It repeats an update with smaller micro-batches, and generates with fewer rows meanwhile."""
     frees = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back to the system
     said = run_script(
         "limited_memory.py", bases["plain"], cwd=tmp_path, OMP_NUM_THREADS="1", **frees

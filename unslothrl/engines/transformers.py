@@ -151,12 +151,12 @@ class TransformersEngine(Engine):
     it; otherwise the learner trains it and its weights are the newest version as they stand.
 
     Requests run in chunks of at most `max_num_seqs` rows together, the longest prompts of all that
-    wait first; of half as many each time that memory runs out, and of twice as many again after as
-    many chunks as it has run out before. A chunk keeps its rows to its end, and a new one starts when there is room beside
-    those that run. An older version that requests still need is held beside the newest as what was
-    published of it: the learner's float32 weights have moved on. A request that follows the newest
-    version leaves its chunk and waits for another (`InFlight`); so does what was added before any
-    version was loaded. What waits begins under the newest.
+    wait first; of half as many where memory runs out, and of twice as many again after as many
+    chunks as it has run out times. A chunk keeps its rows to its end, and a new one starts when
+    there is room beside those that run. An older version that requests still need is held beside
+    the newest as what was published of it: the learner's float32 weights have moved on. A request
+    that follows the newest version leaves its chunk and waits for another (`InFlight`); so does
+    what was added before any version was loaded. What waits begins under the newest.
     """
 
     def __init__(self, backend: Any, base: Path, *, max_num_seqs: int, has_own_base: bool):

@@ -315,9 +315,10 @@ class RmTrainer(PairTrainer, trl.RewardTrainer):
         super().__init__(*given, run=run, **named)
         rows = (*run.tables.train, *run.tables.evaluation)
         last = {int(row[name][-1]) for row in rows for name in LEARNT}
-        usual = self.data_collator.pad_token_id
-        pad = next(each for each in (usual, *range(len(last) + 1)) if each not in last)
-        self.data_collator.pad_token_id = self.model.config.get_text_config().pad_token_id = pad
+        collator: Any = self.data_collator
+        tried = (collator.pad_token_id, *range(len(last) + 1))
+        collator.pad_token_id = next(each for each in tried if each not in last)
+        self.model.config.get_text_config().pad_token_id = collator.pad_token_id
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
