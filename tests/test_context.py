@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from conftest import SMALL, STD, make_base
 from few_cases import few, uncovered
+from peft import LoraConfig, get_peft_model
 from test_backend import LENGTHS, sample_of, samples
 from test_exchange import meet
 from test_learner import batch
@@ -16,14 +18,19 @@ from test_shards import (
     PPO,
     happens_in,
     joined,
+    judged,
+    judged_alone,
     learner_on,
     run_out_of_memory,
 )
+from transformers import AutoModelForCausalLM
 
+from unslothrl.backends import lora, peft
 from unslothrl.errors import UserError
 from unslothrl.training import first_batch
 from unslothrl.training.updates import split_batch
 from unslothrl.weights import base_model
+from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real
 
@@ -91,6 +98,27 @@ CASES = {
 @pytest.mark.parametrize("case", few(CASES))
 def test_several_get_the_gradient_of_one(case, bases):
     check_gradient(*CASES[case], bases["biases"])
+
+
+def adapter_of(base, targets: list[str], folder):
+    """An adapter of some of the linear layers, by their names."""
+    plain = peft.load_base(AutoModelForCausalLM, base, torch.float32, device="cpu")
+    shape = LoraConfig(r=8, target_modules=targets, init_lora_weights=False)
+    return write_adapter(lora.pack_adapter(get_peft_model(plain, shape), 0, "base"), folder)
+
+
+def test_matrices_without_a_lora_are_split_too(bases, tmp_path):
+    start = adapter_of(bases["biases"], ["q_proj", "v_proj"], tmp_path)
+    check_gradient(2, {TENSORS: 2}, {**GRPO, "start": start}, bases["biases"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [CONTEXT, TENSORS, STAGES])
+def test_a_reward_model_of_some_layers_judges(way, bases, tmp_path):
+    folder = adapter_of(bases["plain"], ["q_proj", "v_proj"], tmp_path)
+    expected = judged_alone(learner_on(bases["plain"], 0, {}, GRPO), folder)
+    found = meet(judged, 2, bases["plain"], folder, way)
+    assert found[-1] == pytest.approx(expected, abs=1e-5)
 
 
 RANKS = {"2": (2, 2), "3": (3, 3), "4": (4, 4), "2 x 2": (4, 2)}  # learners, those of a row

@@ -49,7 +49,8 @@ def learner_on(base: Path, rank: int, split: dict[str, int], settings: dict) -> 
     name = settings.pop("objective")
     ranks = {option: (rank % count, count) for option, count in split.items()}
     shape = {"rank": 8, "alpha": 16, "dropout": 0.0}
-    more = {"packs": packs, "ranks": ranks, "offload": offload}
+    start = settings.pop("start", None)
+    more = {"packs": packs, "ranks": ranks, "offload": offload, "start": start}
     backend = peft.load(base, dtype=dtype, seed=0, **more, **shape)
     if recompute:
         backend.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -181,24 +182,30 @@ def check_bits(world_size: int, shards: int, settings: dict, base: Path) -> None
     assert all((counts[3] > 0) == is_kept for *_, counts in shared)
 
 
-def judged(rank, world_size, address, stores, base, folder):
-    """-> what a reward model says of samples, all of them in the first rank."""
-    learner = joined(rank, world_size, address, stores, base, {"learner_shards": world_size}, GRPO)
+def judged(rank, world_size, address, stores, base, folder, way="learner_shards"):
+    """-> what a reward model says of samples; of shards, all are in the first rank."""
+    learner = joined(rank, world_size, address, stores, base, {way: world_size}, GRPO)
     learner.backend.add_reward_model(folder, False)
-    scores = learner.judge(() if rank else samples())
+    scores = learner.judge(() if rank and way == "learner_shards" else samples())
     learner.close()
     return scores
+
+
+def judged_alone(alone: Learner, folder: Path) -> list[float]:
+    """What a reward model of the adapter in a folder says of samples, by one learner."""
+    head = {WEIGHT: torch.linspace(-1, 1, 128)[None], MEAN: torch.zeros(1), STD: torch.ones(1)}
+    safetensors.torch.save_file(head, folder / HEAD_FILE)
+    alone.backend.add_reward_model(folder, False)
+    expected = alone.judge(samples())
+    assert len(set(expected)) == len(expected)
+    return expected
 
 
 @pytest.mark.slow
 def test_a_reward_model_judges_over_a_shared_base(bases, tmp_path):
     alone = learner_on(bases["plain"], 0, {}, GRPO)
     folder = write_adapter(alone.backend.publish(0), tmp_path)
-    head = {WEIGHT: torch.linspace(-1, 1, 128)[None], MEAN: torch.zeros(1), STD: torch.ones(1)}
-    safetensors.torch.save_file(head, folder / HEAD_FILE)
-    alone.backend.add_reward_model(folder, False)
-    expected = alone.judge(samples())
-    assert len(set(expected)) == len(expected)
+    expected = judged_alone(alone, folder)
     assert meet(judged, 2, bases["plain"], folder) == [expected, []]
 
 

@@ -41,11 +41,14 @@ class SplitTensors:
                 module.register_forward_pre_hook(self._before, with_kwargs=True)
 
     def attach(self, model: Any) -> None:
-        """To the LoRA's layers of a model that was split."""
+        """To the LoRA's layers of a model that was split, and those by columns without a LoRA."""
         for path, layer in model.named_modules():
+            name = path.rpartition(".")[2]
             if isinstance(layer, LoraLayer):
-                axis = 0 if path.rpartition(".")[2] in BY_ROWS else 1
+                axis = 0 if name in BY_ROWS else 1
                 layer.forward = partial(self._forward, layer, axis)  # type: ignore[attr-defined]
+            elif name in BY_COLUMNS:
+                layer.register_forward_hook(lambda module, inputs, output: self.total(output))
 
     def _before(self, module: Any, inputs: tuple, named: dict[str, Any]) -> tuple:
         """Of attention or an MLP: the gradient of what enters it is the sum over the ranks."""
@@ -59,7 +62,8 @@ class SplitTensors:
         """PEFT's forward of a LoRA over a matrix of which this rank has a part of an axis."""
         result = layer.base_layer(states)
         is_cast = torch.is_autocast_enabled(states.device.type)
-        for name in [] if layer.disable_adapters else layer.active_adapters:
+        active = [] if layer.disable_adapters else layer.active_adapters
+        for name in filter(layer.lora_A.__contains__, active):
             into, out = layer.lora_A[name].weight, layer.lora_B[name].weight
             if axis == 0:
                 out = out.chunk(self.count, 0)[self.rank]
