@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import lora, peft
 from unslothrl.errors import UserError
+from unslothrl.learners.exchange import UNDER_WAY
 from unslothrl.training import first_batch
 from unslothrl.training.updates import split_batch
 from unslothrl.weights import base_model
@@ -119,6 +120,26 @@ def test_a_reward_model_of_some_layers_judges(way, bases, tmp_path):
     expected = judged_alone(learner_on(bases["plain"], 0, {}, GRPO), folder)
     found = meet(judged, 2, bases["plain"], folder, way)
     assert found[-1] == pytest.approx(expected, abs=1e-5)
+
+
+def under_way(rank, world_size, address, stores, base):
+    """-> how many messages of an update a learner has sent, and at most at a time."""
+    learner = joined(rank, world_size, address, stores, base, {STAGES: world_size}, PPO)
+    part, send, found = batch(known(learner, False) * 4), learner.exchange.send, []
+
+    def counted(values, step):
+        send(values, step)
+        found.append(len(learner.exchange.under_way))
+
+    learner.exchange.send = counted
+    learner.forward_backward(part)
+    learner.close()
+    return len(found), max(found)
+
+
+def test_a_stage_keeps_no_more_of_many_micro_batches_than_of_few(bases):
+    for sent, at_once in meet(under_way, 2, bases["plain"]):
+        assert sent > 2 * UNDER_WAY >= 2 * at_once
 
 
 RANKS = {"2": (2, 2), "3": (3, 3), "4": (4, 4), "2 x 2": (4, 2)}  # learners, those of a row

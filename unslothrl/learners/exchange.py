@@ -29,6 +29,7 @@ JOIN_S = 300.0  # until all learners are there: each is ready, and only has to c
 SUM_S = 1800.0  # where the driver says nothing; it gives each update a deadline of its own
 ANSWER_S = 5.0  # that torch waits beyond a deadline
 POLL_S = 5e-4
+UNDER_WAY = 8  # messages: more than a stage sends on before it needs an answer to the oldest
 
 
 def pack(parameters: Sequence[torch.nn.Parameter], is_finite: bool) -> torch.Tensor:
@@ -220,6 +221,7 @@ class Exchange:
             partners = self.joined(self.partners if step > 0 else self.back)
             work = partners.send([given], partners.rank() + step, 0)
         self.under_way.append((work, given))
+        self.sent(UNDER_WAY)
 
     def receive(self, values: torch.Tensor, step: int) -> torch.Tensor:
         """`values` filled with what the partner `step` further has sent. PeerLost as in `sum`."""
@@ -230,12 +232,15 @@ class Exchange:
             work.wait(timedelta(seconds=self.deadline_s))  # gloo's is completed by waiting alone
         return found.to(values.device)
 
-    def sent(self) -> None:
-        """Returns when all that was sent has arrived. PeerLost as in `sum`."""
+    def sent(self, most: int = 0) -> None:
+        """Returns when all that was sent has arrived, but for `most` messages, and forgets what
+        has. PeerLost as in `sum`."""
         with self._waiting(self.deadline_s):
-            for work, _ in self.under_way:
-                work.wait(timedelta(seconds=self.deadline_s))
-        self.under_way.clear()
+            while self.under_way and (
+                len(self.under_way) > most or self.under_way[0][0].is_completed()
+            ):
+                self.under_way[0][0].wait(timedelta(seconds=self.deadline_s))
+                del self.under_way[0]
 
     def joined(self, group: Any) -> Any:
         """The group. PeerLost where this learner has left it."""
