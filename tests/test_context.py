@@ -25,7 +25,7 @@ from test_shards import (
 )
 from transformers import AutoModelForCausalLM
 
-from unslothrl.backends import lora, peft
+from unslothrl.backends import lora, packing, peft
 from unslothrl.errors import UserError
 from unslothrl.learners.exchange import UNDER_WAY
 from unslothrl.training import first_batch
@@ -74,6 +74,7 @@ def gradients(learner, part) -> dict[str, np.ndarray]:
 
 def together(rank, world_size, address, stores, base, split, settings):
     """-> what is measured and the gradient, as one of several learners."""
+    packing.FILL = 1  # else these short rows are all in the first learner's part
     learner = joined(rank, world_size, address, stores, base, split, settings)
     whole = known(learner, settings.get("shared", True), settings.get("length"))
     each = learner.config.learners_per_part
