@@ -4,11 +4,13 @@ pays for what another has done to its process."""
 import collections
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from fakes import completed
 from few_cases import few
@@ -49,6 +51,35 @@ def strew(row, writes):
                 except OSError:
                     pass
 """
+
+
+NEVER = """
+import os
+def never(told):
+    with open(told, "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        pass
+"""
+ASKS = """
+import sys
+from unslothrl.rewards.processes import ProcessPool, RewardCall
+ProcessPool(1, deadline_s=1000).call([RewardCall(sys.argv[1], (sys.argv[2],))])
+"""
+
+
+def test_a_call_that_never_ends_ends_with_whoever_is_killed_that_asked(tmp_path):
+    (tmp_path / "never.py").write_text(NEVER)
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    words = [sys.executable, "-c", ASKS, f"{tmp_path}/never.py:never", str(told)]
+    with subprocess.Popen(words) as asking:
+        process = psutil.Process(int(told.read_text()))
+        asking.kill()
+    _, left = psutil.wait_procs([process], timeout=20)
+    for each in left:
+        each.kill()
+    assert not left
 
 
 def test_a_deadline_holds_though_a_process_reads_nothing(tmp_path):

@@ -145,16 +145,16 @@ class ProcessPool:
         self.idle: queue.LifoQueue[int] = queue.LifoQueue()  # places in `processes`
         self.failed: set[int] = set()  # groups of the calls that are being made
         self.closed = False
+        # As long as the pool: a process ends with the thread that started it.
+        self.threads = ThreadPoolExecutor(count or len(os.sched_getaffinity(0)))
         self.calling = threading.Lock()  # `close` may come from another thread
 
     def call(self, calls: Sequence[RewardCall]) -> list[Result]:
         """The results in order; every call has a deadline of its own. Raises Closed."""
         count = self.count or len(os.sched_getaffinity(0))
-        with self.calling, ThreadPoolExecutor(count) as threads:
+        with self.calling:
             if not self.processes and not self.closed:
-                self.processes = [
-                    RewardProcess(self.memory_mb, self.shows_prints) for _ in range(count)
-                ]
+                self.processes = list(self.threads.map(self.begin, range(count)))
                 for slot in reversed(range(count)):  # a single call is always in the first
                     self.idle.put(slot)
             if self.closed:
@@ -162,10 +162,13 @@ class ProcessPool:
                 raise Closed
             self.failed = set()
             try:
-                return list(threads.map(self.make, calls))
+                return list(self.threads.map(self.make, calls))
             except BaseException:  # such as Ctrl-C: the threads end with their processes
                 self.kill()
                 raise
+
+    def begin(self, slot: int) -> RewardProcess:
+        return RewardProcess(self.memory_mb, self.shows_prints)
 
     def make(self, call: RewardCall) -> Result:
         """Makes a call in an idle process. Where that is lost, perhaps by what an earlier call has
@@ -223,7 +226,7 @@ class ProcessPool:
         self.processes[slot].kill()
         if not self.closed:
             self.processes[slot].socket.close()
-            self.processes[slot] = RewardProcess(self.memory_mb, self.shows_prints)
+            self.processes[slot] = self.begin(slot)
         if self.closed:
             self.processes[slot].kill()
             raise Closed
@@ -237,5 +240,6 @@ class ProcessPool:
         """Kills the processes. A call that another thread is making raises Closed."""
         self.kill()
         with self.calling:
+            self.threads.shutdown()
             for process in self.processes:
                 process.socket.close()
