@@ -218,14 +218,22 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     assert pair[0].save_state() == pair[1].save_state() == before
 
 
-def test_gradients_in_float16_do_not_vanish_in_a_large_batch(bases, make_backend):
-    """Of which these samples are a small part: their losses are divided by the whole."""
-    whole = Batch(samples(), 10_000 * len(LENGTHS), 10_000 * 44)
+@pytest.mark.parametrize(
+    ("objective", "mean_length", "scale"), [("grpo", 6, 2**18), ("rloo", 1_200, 2**16)]
+)
+def test_gradients_in_float16_do_not_vanish_in_a_large_batch(
+    objective, mean_length, scale, bases, make_backend
+):
+    """Of which these samples are a small part: their losses are divided by the whole, 2**18.9
+    tokens. With rloo a token weighs as much as its sequence, however long: of 2**16.3."""
+    whole = Batch(samples(), 80_000, 80_000 * mean_length)
     found = {}
     for dtype in ("float32", "float16"):
-        learner = learner_of(make_backend(bases["plain"], dtype=dtype), bases["plain"])
+        backend = make_backend(bases["plain"], dtype=dtype)
+        learner = learner_of(backend, bases["plain"], objective=objective)
         learner.forward_backward(whole)
         of_each = [p.grad.flatten() for p in learner.backend.parameters().values()]
         found[dtype] = torch.cat(of_each).double()
+    assert learner.passes.scale == scale
     difference = found["float16"] - found["float32"]
     assert float(difference.norm() / found["float32"].norm()) < 0.01

@@ -129,7 +129,9 @@ class Passes:
         self.waiting.clear()
         self.losses = train_policy + self.objective.has_critic
         if self.backend.dtype == torch.float16:  # else divided by the batch, gradients vanish in it
-            self.scale = 2.0 ** int(math.log2(max(1, batch.tokens)))
+            is_whole = self.objective.ratio == "trajectory"  # a token weighs as its sequence does
+            count = batch.sequences if is_whole else batch.tokens
+            self.scale = 2.0 ** int(math.log2(max(1, count)))
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
