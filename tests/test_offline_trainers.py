@@ -91,26 +91,29 @@ def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_
 
 @pytest.mark.parametrize("pad", ["<|im_end|>", "<|pad|>"])
 def test_figures_of_a_reward_model_are_means_over_pairs(pad, tmp_path):
-    """Those of before the first step, against scores of one answer at a time, at its last token
-    also where a base pads with what ends a turn."""
+    """Those of before the first step and after it, against scores of one answer at a time, at its
+    last token also where a base pads with what ends a turn. Saved, a LoRA is rounded."""
     base = base_model.prepare("embedded")
     shutil.copytree(base, tmp_path / "base")
     settings = tmp_path / "base/tokenizer_config.json"
     settings.write_text(settings.read_text().replace("<|pad|>", pad))
-    before = steps_of("rm", tmp_path, 4, seed="5", model=str(tmp_path / "base"))[0]
+    found = steps_of("rm", tmp_path, 4, seed="5", model=str(tmp_path / "base"))
     tokenizer = base_model.load_tokenizer(base)
     options = RmOptions(dtype="float32", max_lora_rank=4, lora_alpha=16, lora_dropout=0.0, seed=5)
-    model = models.reward_model(base, options, None)
+    asked = [(f"Is it {n}?", *both) for n, both in enumerate(ANSWERS)][1:]
 
-    def score(asked, said):
+    def score(model, asked, said):
         text = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>"
         return models.scores_of(model, [tokenizer(text, add_special_tokens=False)["input_ids"]])[0]
 
-    asked = [(f"Is it {n}?", *both) for n, both in enumerate(ANSWERS)][1:]
-    gaps = torch.stack([score(q, better) - score(q, worse) for q, better, worse in asked])
-    assert before["eval/held/loss"] == pytest.approx(-F.logsigmoid(gaps).mean().item(), abs=1e-5)
-    assert before["eval/held/margin"] == pytest.approx(gaps.mean().item(), abs=1e-5)
-    assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
+    for row, adapter, rounded in ((found[0], None, 1e-5), (found[1], "v000001", 5e-3)):
+        start = adapter and tmp_path / "rm4/adapters" / adapter
+        model = models.reward_model(base, options, start)
+        each = [score(model, q, better) - score(model, q, worse) for q, better, worse in asked]
+        gaps, loss = torch.stack(each), row["eval/held/loss"]
+        assert loss == pytest.approx(-F.logsigmoid(gaps).mean().item(), abs=rounded)
+        assert row["eval/held/margin"] == pytest.approx(gaps.mean().item(), abs=rounded)
+        assert row["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
 
 
 def test_weights_are_what_a_figure_is_a_mean_of():

@@ -312,13 +312,11 @@ class RmTrainer(PairTrainer, trl.RewardTrainer):
     does not pad, and some bases pad with the one that ends a turn: here another pads then."""
 
     def __init__(self, *given: Any, run: Any, **named: Any):
-        super().__init__(*given, run=run, **named)
-        rows = (*run.tables.train, *run.tables.evaluation)
+        rows, tokenizer = (*run.tables.train, *run.tables.evaluation), run.tokenizer
         last = {int(row[name][-1]) for row in rows for name in LEARNT}
-        collator: Any = self.data_collator
-        tried = (collator.pad_token_id, *range(len(last) + 1))
-        collator.pad_token_id = next(each for each in tried if each not in last)
-        self.model.config.get_text_config().pad_token_id = collator.pad_token_id
+        if tokenizer.pad_token_id in (None, *last):  # transformers asks it again before training
+            tokenizer.pad_token_id = next(n for n in range(len(last) + 1) if n not in last)
+        super().__init__(*given, run=run, **named)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
