@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
+# That a loss may be divided by in float16: by 256, gradients of hidden values vanish; multiplied by
+# 256, as that of a short answer among long ones may be by its weight, they overflow.
+FLOAT16_LOSSES = 16
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -44,7 +47,7 @@ class Passes:
         # losses whose backward pass is yet to come, and the adapters that made them
         self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]] = []
         self.losses = 1  # of a micro-batch in a pass, that go back
-        self.scale = 1.0  # of a pass's losses while they go back, a power of two: about 1 a token
+        self.scale = 1.0  # of a pass's losses while they go back, a power of two
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -131,7 +134,7 @@ class Passes:
         if self.backend.dtype == torch.float16:  # else divided by the batch, gradients vanish in it
             is_whole = self.objective.ratio == "trajectory"  # a token weighs as its sequence does
             count = batch.sequences if is_whole else batch.tokens
-            self.scale = 2.0 ** int(math.log2(max(1, count)))
+            self.scale = 2.0 ** int(math.log2(max(1, count / FLOAT16_LOSSES)))
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)

@@ -68,7 +68,7 @@ class Signature:
 
     def named(self, task: Task, done: Completion) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
-        rest = (ANSWER[0], PROMPT[0], *task.extra) if self.takes_rest else ()
+        rest = (ANSWER[0], PROMPT[0], *task.asked, *task.extra) if self.takes_rest else ()
         names = {*self.names, *rest}
         return {name: value for name, value in self.values(task, done).items() if name in names}
 
