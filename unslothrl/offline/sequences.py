@@ -12,9 +12,9 @@ the token that ends a text.
 """
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from os.path import commonprefix
 from typing import Any
 
@@ -49,7 +49,8 @@ def at(started: str) -> dict[str, Any]:
     """What has a template tell the time that a run began, or nothing where that is not known: a run
     that is resumed on another day has the same rows."""
     with contextlib.suppress(ValueError):  # of a damaged run.json
-        return {"strftime_now": datetime.strptime(started, origin.TIME).strftime}
+        moment = time.strptime(started, origin.TIME)
+        return {"strftime_now": lambda form: time.strftime(form, moment)}
     return {}
 
 
