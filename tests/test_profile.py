@@ -92,7 +92,7 @@ def test_a_part_is_recorded_once():
     work(0)  # nothing was done in it: the next call is recorded
     work(1)
     work(1)
-    ((name, table, trace),) = one.recordings
+    ((name, table, trace),) = one.recordings()
     assert name == "learner-0-update"
     assert "aten::dot" in table and "Self CPU" in table
     events = json.loads(gzip.decompress(trace))["traceEvents"]

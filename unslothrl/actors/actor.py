@@ -298,7 +298,7 @@ class Actor:
     def end_profile(self) -> "list[Recording]":
         """What was recorded since `start_profile`."""
         done, self.profiler = self.profiler, None
-        return [] if done is None else done.recordings
+        return [] if done is None else done.recordings()
 
     def recorded(self, part: str) -> AbstractContextManager[None]:
         """Around a part of a step."""

@@ -36,7 +36,7 @@ class Profiler:
     def __init__(self, process: str):
         self.process = process
         self.left = set(RECORDED)
-        self.recordings: list[Recording] = []
+        self.ended: list[tuple[str, float, Any]] = []  # part, seconds, torch's profiler
         self.running: Any = None  # torch's
         self.part_name, self.began, self.ticks = "", 0.0, 0
 
@@ -71,14 +71,22 @@ class Profiler:
         running.stop()
         if self.ticks:
             self.left.discard(self.part_name)
-            events = running.key_averages()
+            self.ended.append((self.part_name, seconds, running))
+
+    def recordings(self) -> list[Recording]:
+        """After the step: written in it, they would add seconds to it, in which an actor is silent
+        and others draw what it has."""
+        found = []
+        for part_name, seconds, ended in self.ended:
+            events = ended.key_averages()
             on_device = any(event.self_device_time_total for event in events)
             key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
             table = events.table(sort_by=key, row_limit=MOST_OPERATORS)
             said = f"{seconds:.2f} s recorded\n{table}"
             with tempfile.NamedTemporaryFile(suffix=".json.gz") as file:
-                running.export_chrome_trace(file.name)
-                self.recordings.append((f"{self.process}-{self.part_name}", said, file.read()))
+                ended.export_chrome_trace(file.name)
+                found.append((f"{self.process}-{part_name}", said, file.read()))
+        return found
 
 
 class Profile:
