@@ -1,5 +1,6 @@
 """Python reads this first in the processes of bench/machines.py: what torch finds of a made-up
-machine's GPUs when a command asks it in a process of its own, and the kernel's release."""
+machine's GPUs when a command asks it in a process of its own, the kernel's release, and that this
+is no container."""
 
 import json
 import os
@@ -7,6 +8,9 @@ import sys
 import types
 
 machine = json.loads(os.environ["SIMULATED"])
+MARKS = ("/.dockerenv", "/run/.containerenv")  # of a container, which a made-up machine is not
+there = os.path.exists
+os.path.exists = lambda path: path not in MARKS and there(path)
 
 if machine["kernel"]:
     real = os.uname()
