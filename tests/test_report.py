@@ -317,6 +317,9 @@ JUDGED = {
     "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
     "Nothing solved: solved 0% of held-out problems after 30 steps, 0% before: +0 points, "
     "p = 1.000, 5 min": (verdict.BROKEN, "warn", judged(0, 0, {"rollout/score": 0.0})),
+    "Nothing solved, though the reward rose from 0.230 to 0.770: solved 0% of held-out problems "
+    "after 30 steps, 0% before: +0 points, p = 1.000, 5 min": (
+        verdict.HACKED, "warn", judged(0, 0, {"reward/mean": RISING, "rollout/score": 0.0})),
     "No clear change: solved 0% of held-out problems after 30 steps, 0% before: +0 points, "
     "p = 1.000, 5 min": (verdict.FLAT, "same", judged(0, 0, {"rollout/score": RISING})),
     "No clear change: solved 55% of held-out problems after 30 steps, 52% before: +3 points, "

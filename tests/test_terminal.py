@@ -93,6 +93,16 @@ def test_a_score_that_stays_zero_is_said_twice():
     assert said == ["3", "30"]
 
 
+def test_where_nearly_all_is_cut_off_nothing_else_is_advised():
+    for cut, is_alone in ((1.0, True), (0.5, False)):
+        terminal, _, written = view(live=False)
+        for step in (1, 2, 3):
+            row = {"rollout/score": 0.0, "rollout/truncated": cut, "timing/step_s": 1.0}
+            terminal.step(row, step, 9)
+        assert "raise --max_new_tokens." in written()
+        assert ("Work out two or three" not in written()) == is_alone
+
+
 def test_a_step_says_what_failed_and_had_no_signal():
     counts = {"reward/failed": 2, "reward/zero_signal_groups": 3, "rollout/groups": 20}
     row = {"reward/mean": 0.5, **counts}
@@ -211,7 +221,7 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     for kind, shown_signs in ((BROKEN, ()), (HACKED, signs)):
         terminal, _, written = view(live=False)
         terminal.finish(SUMMARY, Verdict(kind, "a reason"), shown_signs)
-        assert "\ninstead: Read" in written()
+        assert f"\ninstead: {'Work out' if kind == BROKEN else 'Read'}" in written()
 
 
 def test_what_was_cut_off_comes_first_where_nothing_was_right():
@@ -219,7 +229,7 @@ def test_what_was_cut_off_comes_first_where_nothing_was_right():
     row = {"timing/step_s": 1.0, "rollout/score": 0.0}
     for step, cut in enumerate((0.19, 0.16, 0.0), 1):  # what is rewarded becomes short
         terminal.step({**row, "rollout/truncated": cut}, step, 9)
-    assert "in 3 steps. Up to 19% of a step's are cut off: raise --max_new_tokens. Re" in written()
+    assert "in 3 steps. Up to 19% of a step's are cut off: raise --max_new_tokens. Wo" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -155,6 +155,16 @@ def test_a_reward_that_never_finds_the_right_answer_is_noted(tmp_path):
     assert "gives 0 to the right answer" in notes[0]
 
 
+def test_a_reward_that_reads_the_number_of_a_sentence_is_not_noted(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def last(completion, answer):\n"
+        "    return float(f'<answer>\\n{answer.split()[-1]}\\n' in completion)"
+    )
+    with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:last",)))) as scorer:
+        told = replace(task("0"), answer="Of 928, 467 are taken: 461")
+        assert trial.try_rewards(scorer, told) == []
+
+
 def test_answers_that_are_sentences_are_named(tmp_path, capsys):
     rows = [{"problem": f"{n} + 1", "answer": f"The sum of both is {n + 1}."} for n in range(9)]
     path = tmp_path / "rows.jsonl"

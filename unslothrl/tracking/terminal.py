@@ -37,7 +37,7 @@ from unslothrl.tracking.metrics import (
     step_line,
     summary_lines,
 )
-from unslothrl.tracking.report.signs import UNGRADED, Sign
+from unslothrl.tracking.report.signs import NEARLY_ALL, UNGRADED, Sign
 from unslothrl.tracking.report.verdict import NONE, Verdict
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
@@ -217,7 +217,8 @@ class Terminal:
                 most = f"Up to {self.cut:.0%} of a step's are cut off: raise --max_new_tokens. "
                 first = most if self.cut >= CUT_OFF else ""
                 said = f"no completion was graded as right, in {self.wrong} steps. {first}"
-                self.note(self.named(said + UNGRADED))
+                other = UNGRADED if self.cut < NEARLY_ALL else ""
+                self.note(self.named(said + other).rstrip())
 
     def sample(self, groups: Sequence[records.Group]) -> None:
         """Shows the best completion of a step, of the first and then now and then. What the model

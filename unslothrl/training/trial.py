@@ -42,6 +42,7 @@ TURNS = 2  # of a made-up episode
 SENTENCE = 5  # words of an answer
 WHOLE = ("accuracy", "boxed")  # rewards that compare whole answers
 WORDS = re.compile(r"[^\W\d_]{2,}")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def shortest(data: Data) -> Task:
@@ -53,7 +54,8 @@ def shortest(data: Data) -> Task:
 
 def texts_for(task: Task) -> list[str]:
     answer = task.answer or "7"
-    return [text.replace("%s", answer) for text in MADE_UP]
+    answers = {answer: None, **dict.fromkeys(NUMBER.findall(answer)[-1:])}  # of a sentence
+    return [text.replace("%s", each) for each in answers for text in MADE_UP]
 
 
 def try_rewards(scorer: Scorer, task: Task) -> list[str]:

@@ -23,12 +23,12 @@ WARNING, NOTE = "warning", "note"
 TRUNCATED, NEARLY_ALL = "Many completions were cut off", 0.8
 NEVER = "Almost no completion was graded as right"
 UNGRADED = (
-    "Read some completions beside their answers, in the report or in RUN/rollouts. Is one right? A "
-    "reward of your own may not read what the model writes: try `unslothrl score "
-    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`; and answers of your data "
-    "that are sentences have to be shortened. Does one end early? Raise --max_new_tokens. Only if "
-    "you find them wrong, take problems that the model solves sometimes, a larger --model or more "
-    "--num_candidates."
+    "Work out two or three problems yourself, in the report or in RUN/rollouts. Is a completion "
+    "right that earned nothing? The answer of your data is wrong, belongs to another row or is a "
+    "sentence; or a reward of your own does not read what the model writes: try `unslothrl score "
+    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. Does one end early? Raise "
+    "--max_new_tokens. Only if all are wrong, take problems that the model solves sometimes, a "
+    "larger --model or more --num_candidates."
 )
 
 

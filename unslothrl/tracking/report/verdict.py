@@ -66,11 +66,11 @@ def ending(folder: RunFolder, note: Callable[[str], None]) -> tuple[Verdict, Seq
 def verdict(run: RunHistory) -> Verdict:
     steps = len(run.values("timing/step_s")) or len(run.values("train/loss"))
     warnings = [sign.rule.title for sign in signs.found(run) if sign.rule.level == signs.WARNING]
+    is_ungraded = not {signs.NEVER, signs.TRUNCATED}.isdisjoint(warnings)
     if not steps:
         found = Verdict(UNKNOWN, "No step was done")
     elif reason := broken(run, steps):
-        is_warned = not {signs.NEVER, signs.TRUNCATED}.isdisjoint(warnings)
-        return Verdict(BROKEN, f"Broken: {reason}", "0", "down", is_warned)
+        return Verdict(BROKEN, f"Broken: {reason}", "0", "down", is_ungraded)
     else:
         judge = of_problems if run.is_rl else of_loss
         found = judge(run, f"{steps} step{'s' * (steps > 1)}")
@@ -85,7 +85,7 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
-    if found.kind in (FLAT, BROKEN) or signs.NEVER in warnings:
+    if found.kind in (FLAT, BROKEN) or is_ungraded:
         found = found._replace(is_warned=bool(warnings))
     return found
 
@@ -131,6 +131,11 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     said += f": {number}, {str(changed).rpartition(', ')[2]}"
     if is_clear(changed) and changed.mean > 0:
         return Verdict(BETTER, said.capitalize(), number, "up")
+    scores = run.values("rollout/score")
+    if not any(value for _, value in points) and scores and mean(scores) < 0.01:
+        rose = f", though the reward rose from {short(first)} to {short(last)}" if gained else ""
+        kind = HACKED if gained else BROKEN
+        return Verdict(kind, f"Nothing solved{rose}: {said}", number, "warn")
     is_down = is_clear(changed)
     tone = "down" if is_down else "warn"
     if gained and (is_down or not rise(run.values("rollout/score"))):
@@ -144,9 +149,6 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         is_slight = after > 0.8 * before and not (has_frozen or has_collapsed)
         fall = "Worse" if is_slight else "Collapsed"
         return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
-    scores = run.values("rollout/score")
-    if not any(value for _, value in points) and scores and mean(scores) < 0.01:
-        return Verdict(BROKEN, f"Nothing solved: {said}", number, "warn")
     return Verdict(FLAT, f"No clear change: {said}", number)
 
 
