@@ -27,8 +27,8 @@ from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 FOUND = {  # what a search is for
-    "largest": "in the smallest batches, with the longest completions or rows that fit",
-    "fastest": "in the largest batches that fit at these lengths",
+    "largest": "or with the longest completions or rows that fit, in the smallest batches",
+    "fastest": "or in the largest batches that fit at these lengths",
 }
 PHASES = ("generating", "updating", "training")  # SFT, DPO and RM have the last alone
 
