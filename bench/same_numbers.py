@@ -75,9 +75,11 @@ RUNS = {
 }
 
 
-def take(name: str, tree: Path, folder: Path) -> tuple[dict[str, bytes], list[dict]]:
+def take(
+    name: str, tree: Path, folder: Path, also: str = ""
+) -> tuple[dict[str, bytes], list[dict]]:
     """Runs `name` in a tree. -> (the content of files by name, the lines of metrics)"""
-    options = RUNS[name].split()
+    options = RUNS[name].split() + also.split()
     kind = options.pop(0) if options[0] in STAGES else "train"
     config = (tree / "unslothrl" / "config").glob("*.py")
     if not any("class ObjectiveOptions" in file.read_text() for file in config):  # an earlier one
@@ -118,6 +120,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tree", type=Path)
     parser.add_argument("runs", nargs="*", help="names, or parts of them; not given: all")
+    parser.add_argument(
+        "--also", default="", help='further options, as in --also="--dtype float32"'
+    )
     given = parser.parse_args()
     changed = 0
     for name in RUNS:
@@ -126,7 +131,7 @@ def main() -> int:
         taken = []
         for tree in (given.tree, ROOT):
             with tempfile.TemporaryDirectory() as folder:
-                taken.append(take(name, tree, Path(folder)))
+                taken.append(take(name, tree, Path(folder), given.also))
         changes = differences(*taken)
         changed += bool(changes)
         compared = f"{len(taken[0][0])} files, {len(taken[0][1])} lines of metrics"
