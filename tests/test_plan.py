@@ -394,6 +394,8 @@ def test_a_step_by_hand():
     found, slow = step_s(speed=(0.5e12, 0.5e14)), step_s(speed=(0.5e11, 0.5e14))
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
+    every = replace(config, topk=4, select="all")
+    assert forecast.step_s(every, SEVEN, (0.5e12, 0.5e14), 0.01, 1.0) == found
 
 
 def test_a_run_says_that_an_unknown_model_was_not_fitted():

@@ -253,6 +253,12 @@ def generating_s(
     return rounds * (length * (max(moving, computing) + engine_s) + between)
 
 
+def trained_candidates(config: Config) -> int:
+    """Of a step's candidates, at most."""
+    each = config.num_candidates
+    return config.batch_size * (each if config.select == "all" else min(config.topk, each))
+
+
 def step_s(
     config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
 ) -> float:
@@ -262,8 +268,8 @@ def step_s(
     generating = generating_s(config, shape, speed, engine_s, share, turns, total)
     scored = config.completions_per_step * (config.max_prompt_tokens * share + length) / learners
     judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
-    chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
-    trained = chosen * (config.max_prompt_tokens * share + length) / learners
+    trained = trained_candidates(config) * config.epochs_per_rollout / learners
+    trained *= config.max_prompt_tokens * share + length
     return generating + judging + FLOPS * parameters * trained / flops
 
 
@@ -284,7 +290,7 @@ def step_bytes(config: Config, shape: Shape) -> float:
     """That a learner receives in an update from those that it divides its work with, its gradients'
     sum left out. Micro-batches are computed again backwards, as on a GPU; nothing overlaps."""
     parts = config.number_of_learners // config.learners_per_part
-    sequences = -(-config.batch_size * min(config.topk, config.num_candidates) // parts)
+    sequences = -(-trained_candidates(config) // parts)
     micro_batches = -(-sequences // config.train_batch_size)
     tokens = config.train_batch_size * config.context
     hidden, each = tokens * shape.hidden * HALF, 0.0  # of a micro-batch

@@ -262,10 +262,12 @@ class Pool:
             allowed_s = self.cluster.start_allowed_s()
         elif taken_s > limits.ASK_S:
             silent_s = self.cluster.silence_s(member.handle)
-        if taken_s > allowed_s or silent_s > (
-            limits.FIRST_SILENT_S if is_first else limits.SILENT_S
-        ):
-            text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
+        silence_s = limits.FIRST_SILENT_S if is_first else limits.SILENT_S
+        if taken_s > allowed_s or silent_s > silence_s:
+            why = f"{kind}: {allowed_s:.0f} s allowed"
+            if silent_s > silence_s:
+                why = f"its watchdog for {silent_s:.0f} s, {silence_s:.0f} s allowed"
+            text = f"{member.name} has not answered for {age_s:.0f} s ({why}): it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
         else:
             usual_s = min(limits.USUAL * self.cluster.answer_s(), limits.MOST_USUAL_S)
