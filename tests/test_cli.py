@@ -217,5 +217,6 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path / "x")
     (tmp_path / "x").rmdir()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # else a program is named, not its path from here
     assert cli.main(["recipes"]) == cli.FAILED
     assert capsys.readouterr() == ("", "unslothrl: No such file or directory\n")

@@ -34,6 +34,7 @@ GIVEN, CHAT = {"instruction": PROBLEM}, "conversations"
         ({**GIVEN, "system": "Be brief.", "output": "7"}, BRIEF, "instruction + system", "output"),
         ({" Question ": PROBLEM, "ANSWER": 7}, ASKED, "question", "answer"),
         ({"question": PROBLEM, "answer": 7.0}, ASKED, "question", "answer"),  # pandas
+        ({"question": PROBLEM, "answer": "so \\boxed{7}."}, ASKED, "question", "answer"),
     ],
 )
 def test_rows_of_other_peoples_formats(row, messages, prompt, answer):

@@ -384,6 +384,15 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
     assert as_json(small, capsys)["would_fit_with"] is None
 
 
+def test_a_plan_warns_of_answers_that_earn_nothing(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"problem": "3 + 4?", "answer": "Three and four together make 7."}\n')
+    flags = ["--model", "qwen2.5-3b", "--gpu", "12", "--dataset", str(path)]
+    assert "1 of 1 answers are sentences" in said(flags, capsys)
+    path.write_text('{"problem": "3 + 4?", "answer": "Together they make: #### 7"}\n')
+    assert "sentences" not in said(flags, capsys)
+
+
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     step_s = partial(forecast.step_s, config, SEVEN, engine_s=0.01, share=1.0)

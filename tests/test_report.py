@@ -400,6 +400,32 @@ def test_the_first_line_of_a_comparison_says_which_run_is_better(said):
     assert verdict.of_two([run, other]) is None
 
 
+def test_a_control_that_is_not_as_far_says_nothing():
+    run, other = (evaluated(52, 97, {}, name=n, shuffle_rewards=n == "b") for n in "ab")
+    other.rows[:] = other.rows[:1]  # evaluated before its first step alone
+    found = verdict.of_two([run, other])
+    assert found.said.startswith("The control is not as far: ") and found.tone == "warn"
+
+
+def test_scores_beyond_0_to_1_are_drawn_and_are_no_shares():
+    run = evaluated(20, 60, {})
+    for scores in (run.evaluations[0]["s"], run.evaluations[29]["s"]):
+        scores |= {name: [1.2 * value or -1.0] for name, (value,) in scores.items()}
+    run.rows[-1]["eval/s/best_of_n"] = 1.2
+    drawn = charts.heatmap("s", problems.solved(run, "s"))
+    assert [kind for kind, _, _ in drawn.strokes] == [f"heat heat{charts.LEVELS}"]
+    assert "scored 0.600 of held-out problems" in verdict.verdict(run).said.lower()
+
+
+def test_what_the_start_has_warned_of_stands_beside_its_sign(tmp_path):
+    RunFolder(tmp_path).add_note(0, f"warning: reward 'mine' {signs.EARNS_NOTHING} the answer")
+    rows = [{"step": i, "rollout/score": 0.0} for i in range(3)]
+    (sign,) = [s for s in signs.found(RunHistory(rows, folder=RunFolder(tmp_path)))
+               if s.rule.title == signs.NEVER]  # fmt: skip
+    warned = "warning: reward 'mine' gives 0 to the answer."
+    assert sign.seen == f"No completion was graded as right, in 3 steps. {warned}"
+
+
 def test_a_comparison_of_scores_on_a_scale_of_their_own_has_no_points():
     runs = [evaluated(52, solved, {}, name=name) for solved, name in ((97, "run"), (55, "other"))]
     for run in runs:  # a right one scores 10

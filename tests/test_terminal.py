@@ -103,6 +103,15 @@ def test_where_nearly_all_is_cut_off_nothing_else_is_advised():
         assert ("Work out two or three" not in written()) == is_alone
 
 
+def test_what_was_warned_of_before_the_first_step_is_said_again_in_place_of_advice():
+    terminal, _, written = view(live=False)
+    terminal.note("warning: 9 of 9 answers are sentences: reward accuracy gives 0 to them")
+    for step in (1, 2, 3):
+        terminal.step({"rollout/score": 0.0, "timing/step_s": 1.0}, step, 9)
+    assert "As said before the first step: 9 of 9 answers are" in written()
+    assert "Work out two or three" not in written()
+
+
 def test_a_step_says_what_failed_and_had_no_signal():
     counts = {"reward/failed": 2, "reward/zero_signal_groups": 3, "rollout/groups": 20}
     row = {"reward/mean": 0.5, **counts}
@@ -216,7 +225,9 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     labels = [line.partition(": ")[0] for line in written().splitlines()]
     known = ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter"]
     assert labels == [*known, "report"]  # the warnings say what to do
-    assert "warning: Almost no completion was graded as right. At most 0% of a step's" in written()
+    assert (
+        "warning: Almost no completion was graded as right. No completion was graded" in written()
+    )
     assert "`unslothrl score runs/x/rollouts/step_000001.jsonl --reward acc" in written()
     for kind, shown_signs in ((BROKEN, ()), (HACKED, signs)):
         terminal, _, written = view(live=False)

@@ -129,6 +129,24 @@ def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
     assert "ZeroDivisionError" in refused("--learner", tmp_path / "mine_objective.py")
 
 
+BY_MEDIAN = """
+from statistics import mean, median
+from unslothrl.algorithms.objective import Objective
+def by_median(rewards):
+    def of(group):
+        middle = median(group)
+        spread = median(abs(r - middle) for r in group)
+        return [(r - mean(group)) / (spread + 1e-8) for r in group]
+    return list(map(of, rewards))
+OBJECTIVE = Objective(advantage=by_median)
+"""
+
+
+def test_an_advantage_that_divides_by_almost_0_is_refused(refused, tmp_path):
+    (tmp_path / "median.py").write_text(BY_MEDIAN)  # of 1, 0, 0, 0 the deviation's median is 0
+    assert "up to 75,000,000 for the rewards" in refused("--learner", tmp_path / "median.py")
+
+
 def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
     with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))) as scorer:
@@ -172,5 +190,5 @@ def test_answers_that_are_sentences_are_named(tmp_path, capsys):
     arguments = BASE.format(rows=path, folder=tmp_path).split()
     assert cli.main(["train", *arguments, "--reward", "boxed"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "answers are sentences, such as The sum of both is" in said
+    assert "answers are sentences, such as 'The sum of both is" in said
     assert "(the answer: The sum of both is" in said  # beside a sample that is not right

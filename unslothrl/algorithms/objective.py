@@ -42,7 +42,7 @@ class Objective:
 
     advantage: str | Callable[..., Any] = "standardised"  # advantages.py, or gae
     advantage_std: str = "population"  # or sample, which divides by n - 1
-    advantage_epsilon: float = 1e-8  # added to the standard deviation
+    advantage_epsilon: float = 1e-8  # added to what it is divided by
     ratio: str | Callable[..., Any] = "token"  # losses.py
     clip: str | Callable[..., Any] = "surrogate"  # losses.py
     clip_low: float = 0.2

@@ -34,7 +34,10 @@ NEXT = (
     ("your GPU", origin.command("plan", "--gpu", "4090")),
     (
         "your task",
-        origin.command("grpo", "--dataset", "problems.jsonl", "--reward", "mine.py:reward"),
+        origin.command(
+            *("grpo", "--dataset", "problems.jsonl", "--reward", "mine.py:reward"),
+            *("--max_new_tokens", 256, "--batch_size", 16, "--num_candidates", 8),
+        ),
     ),
 )
 

@@ -207,7 +207,9 @@ def table_lines(models: Report) -> list[str]:
     text += aligned([["", *map(str, CONTEXTS)], *rows], are_numbers=True)
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
-    return [*text, "", f"more: {origin.program()} plan --model OWNER/NAME --gpu GB"]
+    program = origin.program()
+    more = f"more: {program} plan --model OWNER/NAME --gpu GB"
+    return [*text, "", more, f"to begin with: {program} recipes --gpu GB"]
 
 
 def gb(mb: float) -> str:

@@ -1,13 +1,18 @@
 """The plan of a run, and of a stage before it: what `plan` prints and `recipes` judges by."""
 
+import itertools
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
+from unslothrl import rewards
 from unslothrl.config.offline_options import TABLES, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN, off
+from unslothrl.data import sources
+from unslothrl.data.formats import Columns, UnusableRow, attempt
+from unslothrl.data.rendering import numbered
 from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.files import exists
@@ -21,6 +26,7 @@ from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import origin
+from unslothrl.training.trial import sentences
 from unslothrl.weights import shapes
 from unslothrl.weights.shapes import Shape
 
@@ -82,7 +88,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "step": step,
         **facts,
         **needs.to_json(),
-        "changed_to_fit": list(resolved.notes),
+        "changed_to_fit": [*resolved.notes, *of_answers(config)],
         **seconds,
         "dataset": config.dataset,
         "problems": rows and rows[0],
@@ -95,12 +101,23 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     }
 
 
+def of_answers(config: Config) -> list[str]:
+    """What a run would warn of in the first answers of a file. UserError for one without rows."""
+    if config.dataset in BASES or not (source := sources.parse(config.dataset)).is_local:
+        return []
+    chosen, splits = rewards.choose(config.reward), sources.load_splits(source)
+    reader = rewards.reader_of(chosen, Columns(config.prompt_column, config.answer_column))
+    rows = itertools.islice(numbered(splits[sources.train_of(splits)]), 50)
+    read = [attempt(reader.record, row) for _, row in rows]
+    return sentences(chosen, [each for each in read if not isinstance(each, UnusableRow)])
+
+
 def settings_of(
     config: Config, given: frozenset[str], shape: Shape, machine: Machine
 ) -> dict[str, dict[str, Any] | None]:
     """The largest and the fastest setting that fits, as `--fit` finds it; what was given stays."""
     found: dict[str, dict[str, Any] | None] = {}
-    for which in ("largest", "fastest"):
+    for which in ("fastest",) if config.length_option in given else ("largest", "fastest"):
         best, _ = fit.fit(replace(config, fit=which), given, machine)
         cards = place(best, Resources.of_machine(best, machine), shape=shape).cards
         found[which] = None

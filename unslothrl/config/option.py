@@ -181,7 +181,7 @@ class ObjectiveOptions:
         choices=("population", "sample"),
     )
     advantage_epsilon: float | None = part(
-        "number added to that standard deviation", at_least=0, at_most=1
+        "number added to what the advantage is divided by", at_least=0, at_most=1
     )
     ratio: str | None = part(
         "ratio of the policy to the old policy", choices=("token", "sequence", "trajectory", "one")

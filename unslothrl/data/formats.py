@@ -203,8 +203,7 @@ def all_answers(value: Any, column: str) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and value:
         return tuple(text_of(item, column).strip() for item in value)
     text = text_of(value, column)
-    _, marker, gold = text.rpartition("####")
-    gold = gold.strip() if marker else text.strip()
+    gold = boxed(text) or text.rpartition("####")[2].strip()
     if not gold:
         raise UnusableRow(f"column {column} has nothing after ####")
     return (gold,)

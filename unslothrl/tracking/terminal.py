@@ -37,7 +37,7 @@ from unslothrl.tracking.metrics import (
     step_line,
     summary_lines,
 )
-from unslothrl.tracking.report.signs import NEARLY_ALL, UNGRADED, Sign
+from unslothrl.tracking.report.signs import EARNS_NOTHING, NEARLY_ALL, UNGRADED, Sign
 from unslothrl.tracking.report.verdict import NONE, Verdict
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
@@ -102,6 +102,7 @@ class Terminal:
         self.phase: Phase | None = None
         self.wrong: int | None = 0  # steps without a right completion; None: there was one
         self.cut = 0.0  # the largest share of a step's completions that were cut off
+        self.warned = ""  # before the first step, of rewards that earn nothing
         self.sampled_at = float("-inf")
         self.drawn: dict[str, Sequence[records.Group]] = {}  # of the first evaluation
         self.live: Live | None = None
@@ -217,7 +218,7 @@ class Terminal:
                 most = f"Up to {self.cut:.0%} of a step's are cut off: raise --max_new_tokens. "
                 first = most if self.cut >= CUT_OFF else ""
                 said = f"no completion was graded as right, in {self.wrong} steps. {first}"
-                other = UNGRADED if self.cut < NEARLY_ALL else ""
+                other = (self.warned or UNGRADED) if self.cut < NEARLY_ALL else ""
                 self.note(self.named(said + other).rstrip())
 
     def sample(self, groups: Sequence[records.Group]) -> None:
@@ -232,6 +233,8 @@ class Terminal:
         return text.replace("RUN/", f"{shlex.quote(self.folder)}/")
 
     def note(self, line: str) -> None:
+        if EARNS_NOTHING in line and not self.steps:
+            self.warned += f" As said before the first step: {line.removeprefix('warning: ')}."
         self.line(line, "yellow")
         self.keep(line)
 

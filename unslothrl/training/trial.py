@@ -20,6 +20,7 @@ from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPES
+from unslothrl.data.formats import Record
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASES, KNOWS
@@ -28,6 +29,7 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
 from unslothrl.text import counted, plain
+from unslothrl.tracking.report.signs import EARNS_NOTHING
 from unslothrl.training import credit
 
 if TYPE_CHECKING:  # not loaded where no environment runs
@@ -40,6 +42,10 @@ MADE_UP = (
 )
 TURNS = 2  # of a made-up episode
 SENTENCE = 5  # words of an answer
+GROUPS = (  # rewards that an advantage is tried on, the last without signal
+    (0.0, 1.0), (1.0, 0.25, 0.0), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0), (0.5, 0.5),
+)  # fmt: skip
+MOST_ADVANTAGE = 1_000
 WHOLE = ("accuracy", "boxed")  # rewards that compare whole answers
 WORDS = re.compile(r"[^\W\d_]{2,}")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -80,9 +86,9 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
         else:
             if None in errors:
                 notes += [
-                    f"warning: reward {name} gives 0 to the right answer, between <answer> tags, "
-                    "in \\boxed{}, alone and as JSON: if it grades answers, see what it reads with "
-                    "`unslothrl score`"
+                    f"warning: reward {name} {EARNS_NOTHING} the right answer, between <answer> "
+                    "tags, in \\boxed{}, alone and as JSON: if it grades answers, see what it "
+                    "reads with `unslothrl score`"
                 ] * bool(task.answer)
                 continue
             error, place = errors[-1], f"({Path(file).name}, line {chosen.signature.line})"
@@ -91,7 +97,7 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
     return notes
 
 
-def sentences(chosen: Sequence[rewards.Chosen], tasks: Sequence[Task]) -> list[str]:
+def sentences(chosen: Sequence[rewards.Chosen], tasks: Sequence[Task | Record]) -> list[str]:
     """A line where a tenth of the answers are sentences, and a reward compares whole answers."""
     names = [each.name for each in chosen if each.name in WHOLE]
     told = [task.answer for task in tasks if len(WORDS.findall(task.answer)) >= SENTENCE]
@@ -99,8 +105,9 @@ def sentences(chosen: Sequence[rewards.Chosen], tasks: Sequence[Task]) -> list[s
         return []
     return [
         f"warning: {len(told)} of {len(tasks)} answers are sentences, such as "
-        f"{plain(told[0])[:80]}: reward {' and '.join(names)} gives 0 to all but the same words: "
-        "shorten the answers to what is to be compared, or take a reward of your own"
+        f"{plain(told[0])[:80]!r}: reward {' and '.join(names)} {EARNS_NOTHING} all but the same "
+        'words: end each with what is to be compared after ####, as in "#### 60", or take a reward '
+        "of your own"
     ]
 
 
@@ -163,9 +170,13 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
     logprobs = (-policy).requires_grad_()
     try:
         if not objective.has_critic:
-            credit.advantages_by(objective)(
-                [[0.0, 1.0], [1.0, 0.25, 0.0], [0.5, 0.5]]
-            )  # one without signal
+            found = credit.advantages_by(objective)(list(map(list, GROUPS)))
+            largest = max(abs(each) for group in found for each in group)
+            if largest > MOST_ADVANTAGE:
+                raise UserError(
+                    f"advantage {objective.advantage}: up to {largest:,.0f} for the rewards "
+                    f"{', '.join(map(str, GROUPS))}: what does it divide by where most are equal?"
+                )
         advantages = torch.tensor([1.0] * lengths[0] + [-1.0] * lengths[1])
         tokens = Tokens(lengths, logprobs, entropies, advantages, sampler, old, reference)
         over = Denominators(len(lengths), sum(lengths), max_new_tokens)

@@ -262,7 +262,8 @@ def heatmap(name: str, found: Solved) -> Figure:
     rows = [[mean([row[i] for i in part]) for part in parts] for row in found.shares]
     for y, row in enumerate(rows):
         x = 0
-        for level, run in itertools.groupby(math.ceil(share * LEVELS - 1e-9) for share in row):
+        levels = (min(max(math.ceil(share * LEVELS - 1e-9), 0), LEVELS) for share in row)
+        for level, run in itertools.groupby(levels):
             cells = len(list(run))
             if level:
                 paths[level - 1] += f"M{x * width:.2f} {y * size:.2f}h{cells * width:.2f}"

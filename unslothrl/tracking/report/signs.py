@@ -22,13 +22,14 @@ FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
 TRUNCATED, NEARLY_ALL = "Many completions were cut off", 0.8
 NEVER = "Almost no completion was graded as right"
+EARNS_NOTHING = "gives 0 to"  # in a warning before the first step, of a reward
 UNGRADED = (
     "Work out two or three problems yourself, in the report or in RUN/rollouts. Is a completion "
     "right that earned nothing? The answer of your data is wrong, belongs to another row or is a "
     "sentence; or a reward of your own does not read what the model writes: try `unslothrl score "
-    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. Does one end early? Raise "
-    "--max_new_tokens. Only if all are wrong, take problems that the model solves sometimes, a "
-    "larger --model or more --num_candidates."
+    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`, with your own too. Does one "
+    "end early? Raise --max_new_tokens. Only if all are wrong, take problems that the model solves "
+    "sometimes or a larger --model."
 )
 
 
@@ -121,10 +122,16 @@ def collapse(reward: Trend) -> Mapping[str, Any] | None:
     return {"best": n(best), "step": reward.points[at + window - 1][0], "last": n(last)}
 
 
-def is_never_right(score: Trend) -> bool:
-    """Unless nearly all completions were cut off, which tells why."""
+def never_right(score: Trend) -> Mapping[str, Any] | None:
+    """Unless nearly all completions were cut off, which tells why. With what the run's start has
+    warned of."""
     cut = score.run.ends("rollout/truncated") or (0.0, 0.0)
-    return min(score.values) >= 0 and mean(score.values) < 0.01 and cut[1] < NEARLY_ALL
+    if min(score.values) < 0 or mean(score.values) >= 0.01 or cut[1] >= NEARLY_ALL:
+        return None
+    best = max(score.values)
+    most = f"At most {best:.0%} of a step's completions were" if best else "No completion was"
+    warned = [row["note"] for row in score.run.notes if EARNS_NOTHING in row["note"]]
+    return {"most": most, "steps": len(score.values), "warned": "".join(f" {w}." for w in warned)}
 
 
 def silent_reward(reward: Trend) -> Mapping[str, Any] | None:
@@ -173,8 +180,8 @@ RULES = (
          "{share} of the completions of the last steps reached the limit.",
          "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
          "in --system_prompt.", least=LEAST, limit=0.2),
-    Rule(NEVER, "rollout/score", is_never_right,
-         "At most {best} of a step's completions were graded as right, in {steps} steps.",
+    Rule(NEVER, "rollout/score", never_right,
+         "{most} graded as right, in {steps} steps.{warned}",
          UNGRADED, least=2),
     Rule("The reward collapsed", "reward/mean", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",

@@ -121,7 +121,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     (_, before), (_, after) = points[0], points[-1]
     changed = difference((run, points[0]), (run, points[-1]), run.sets[0], "pass@1")
     number, share, verb = f"{after - before:+.3g}", short, "scored"
-    if min(before, after) >= 0 and max(before, after) <= 1:
+    best = [value for _, value in run.points(f"eval/{run.sets[0]}/best_of_n")]
+    if min(before, after) >= 0 and max(before, after, *best) <= 1:
         number, share, verb = f"{100 * (after - before):+.0f} points", "{:.0%}".format, "solved"
     at, end = points[-1][0], max(row["step"] for row in run.rows)
     when = f"step {at} ({end} done)" if at < end else steps
@@ -174,8 +175,11 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
     if not isinstance(changed, Difference):
         return None
     said = " and ".join(f"{run.name} {short(score)} (step {at})" for run, (at, score) in ends)
-    said = f"pass@1 of {name}: {said}: {changed}"
+    said = f"pass@1 of {name}: {said}: {changed}, with one seed each"
     is_controlled = bool(other.options.get("shuffle_rewards"))
+    (_, (step, _)), (_, (steps, _)) = ends
+    if is_controlled and steps < step:
+        return Verdict(UNKNOWN, f"The control is not as far: {said}", tone="warn")
     if not is_clear(changed):
         begin = "No clear difference" + " from the control" * is_controlled
         return Verdict(FLAT if is_controlled else UNKNOWN, f"{begin}: {said}", tone="warn")
