@@ -35,6 +35,7 @@ GIVEN, CHAT = {"instruction": PROBLEM}, "conversations"
         ({" Question ": PROBLEM, "ANSWER": 7}, ASKED, "question", "answer"),
         ({"question": PROBLEM, "answer": 7.0}, ASKED, "question", "answer"),  # pandas
         ({"question": PROBLEM, "answer": "so \\boxed{7}."}, ASKED, "question", "answer"),
+        ({"question": PROBLEM, "answer": "\\boxed{3} + 4 #### 7"}, ASKED, "question", "answer"),
     ],
 )
 def test_rows_of_other_peoples_formats(row, messages, prompt, answer):

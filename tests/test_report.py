@@ -411,14 +411,20 @@ def test_scores_beyond_0_to_1_are_drawn_and_are_no_shares():
     run = evaluated(20, 60, {})
     for scores in (run.evaluations[0]["s"], run.evaluations[29]["s"]):
         scores |= {name: [1.2 * value or -1.0] for name, (value,) in scores.items()}
-    run.rows[-1]["eval/s/best_of_n"] = 1.2
     drawn = charts.heatmap("s", problems.solved(run, "s"))
     assert [kind for kind, _, _ in drawn.strokes] == [f"heat heat{charts.LEVELS}"]
     assert "scored 0.600 of held-out problems" in verdict.verdict(run).said.lower()
 
 
+def test_a_run_that_solves_more_is_recommended_though_some_completions_are_cut_off():
+    assert not judged(52, 97, {"reward/mean": RISING, "rollout/truncated": 0.25}).advice
+    cut = judged(0, 0, {"reward/mean": RISING, "rollout/score": 0.0, "rollout/truncated": 0.9})
+    assert cut.is_warned
+
+
 def test_what_the_start_has_warned_of_stands_beside_its_sign(tmp_path):
-    RunFolder(tmp_path).add_note(0, f"warning: reward 'mine' {signs.EARNS_NOTHING} the answer")
+    for _ in range(2):  # a resumed run has said it twice
+        RunFolder(tmp_path).add_note(0, f"warning: reward 'mine' {signs.EARNS_NOTHING} the answer")
     rows = [{"step": i, "rollout/score": 0.0} for i in range(3)]
     (sign,) = [s for s in signs.found(RunHistory(rows, folder=RunFolder(tmp_path)))
                if s.rule.title == signs.NEVER]  # fmt: skip

@@ -105,10 +105,10 @@ def test_where_nearly_all_is_cut_off_nothing_else_is_advised():
 
 def test_what_was_warned_of_before_the_first_step_is_said_again_in_place_of_advice():
     terminal, _, written = view(live=False)
-    terminal.note("warning: 9 of 9 answers are sentences: reward accuracy gives 0 to them")
+    terminal.header(["a run", "warning: 9 of 9 answers are sentences: accuracy gives 0 to them"])
     for step in (1, 2, 3):
         terminal.step({"rollout/score": 0.0, "timing/step_s": 1.0}, step, 9)
-    assert "As said before the first step: 9 of 9 answers are" in written()
+    assert "in 3 steps. As said before the first step: 9 of 9 answers are" in written()
     assert "Work out two or three" not in written()
 
 

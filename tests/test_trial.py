@@ -144,7 +144,8 @@ OBJECTIVE = Objective(advantage=by_median)
 
 def test_an_advantage_that_divides_by_almost_0_is_refused(refused, tmp_path):
     (tmp_path / "median.py").write_text(BY_MEDIAN)  # of 1, 0, 0, 0 the deviation's median is 0
-    assert "up to 75,000,000 for the rewards" in refused("--learner", tmp_path / "median.py")
+    said = refused("--learner", tmp_path / "median.py")
+    assert "median.py, advantage: up to 75,000,000 for rewards such as (1.0, 0.0, 0.0, 0.0)" in said
 
 
 def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
@@ -179,7 +180,7 @@ def test_a_reward_that_reads_the_number_of_a_sentence_is_not_noted(tmp_path):
         "    return float(f'<answer>\\n{answer.split()[-1]}\\n' in completion)"
     )
     with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:last",)))) as scorer:
-        told = replace(task("0"), answer="Of 928, 467 are taken: 461")
+        told = replace(task("0"), answer="Of 928, 467 are taken: 1,461")
         assert trial.try_rewards(scorer, told) == []
 
 

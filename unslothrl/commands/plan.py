@@ -27,8 +27,8 @@ from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 FOUND = {  # what a search is for
-    "largest": "or with the longest completions or rows that fit, in the smallest batches",
-    "fastest": "or in the largest batches that fit at these lengths",
+    "largest": "with the longest completions or rows that fit, in the smallest batches",
+    "fastest": "in the largest batches that fit at these lengths",
 }
 PHASES = ("generating", "updating", "training")  # SFT, DPO and RM have the last alone
 
@@ -60,7 +60,7 @@ def machine_with(cards: str | None) -> Machine:
 def lines(report: Report) -> list[str]:
     """The plan for people: first whether it fits, and how long it takes."""
     text = [*verdict(report), "", f"{report['title']} ({report['note']})"]
-    text += report["changed_to_fit"]
+    text += [*report["changed_to_fit"], *report.get("warnings", [])]
     for gpu in report["cards"]:
         takes = f"takes {gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
         text += ["", f"{gpu['name']}: {takes}, with a KV cache as large as there is room for"]
@@ -91,7 +91,8 @@ def lines(report: Report) -> list[str]:
             takes = gb(best["needed_mb"])
             if best.get("step_seconds"):
                 takes += f", a step takes {span(best['step_seconds'])}"
-            text += ["", f"{FOUND[name]} ({takes}):", f"    {best['command']}"]
+            other = "or " if report["command"] else ""
+            text += ["", f"{other}{FOUND[name]} ({takes}):", f"    {best['command']}"]
     return text
 
 

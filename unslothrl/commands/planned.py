@@ -88,7 +88,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "step": step,
         **facts,
         **needs.to_json(),
-        "changed_to_fit": [*resolved.notes, *of_answers(config)],
+        "changed_to_fit": list(resolved.notes),
+        "warnings": of_answers(config),
         **seconds,
         "dataset": config.dataset,
         "problems": rows and rows[0],
@@ -102,10 +103,10 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
 
 
 def of_answers(config: Config) -> list[str]:
-    """What a run would warn of in the first answers of a file. UserError for one without rows."""
-    if config.dataset in BASES or not (source := sources.parse(config.dataset)).is_local:
+    """What a run would warn of in the first answers of a file."""
+    if config.dataset in BASES or not sources.parse(config.dataset).is_local:
         return []
-    chosen, splits = rewards.choose(config.reward), sources.load_splits(source)
+    chosen, splits = rewards.choose(config.reward), forecast.splits_of(config.dataset)
     reader = rewards.reader_of(chosen, Columns(config.prompt_column, config.answer_column))
     rows = itertools.islice(numbered(splits[sources.train_of(splits)]), 50)
     read = [attempt(reader.record, row) for _, row in rows]

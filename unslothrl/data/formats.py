@@ -203,7 +203,8 @@ def all_answers(value: Any, column: str) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and value:
         return tuple(text_of(item, column).strip() for item in value)
     text = text_of(value, column)
-    gold = boxed(text) or text.rpartition("####")[2].strip()
+    last = text.rpartition("####")[2].strip()
+    gold = boxed(last) or last
     if not gold:
         raise UnusableRow(f"column {column} has nothing after ####")
     return (gold,)

@@ -15,6 +15,7 @@ the fastest of its size, the high one the slowest.
     turns x WAIT_S                                       until the environment has answered
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.config.options import SPLITS, Config
 from unslothrl.data import sources
+from unslothrl.data.files import Rows
 from unslothrl.embedded import BASES
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
@@ -154,6 +156,12 @@ def ways_of(config: Config, cards: Sequence[CardPlan]) -> tuple[Way, Way]:
     return (fast, low_s, SHORT, 0), (slow, high_s, 1.0, turns_of(config))
 
 
+@functools.cache
+def splits_of(text: str) -> dict[str, Rows]:
+    """The rows of a file or folder, which takes a while where it is large."""
+    return sources.load_splits(sources.parse(text))
+
+
 def rows_in(text: str | None) -> tuple[int, int] | None:
     """About how many training and test rows a source has; None where it has no end, or would have
     to be downloaded first. UserError for a file that cannot be read."""
@@ -161,7 +169,7 @@ def rows_in(text: str | None) -> tuple[int, int] | None:
         return None
     source = sources.parse(text)
     if source.is_local:
-        splits = sources.load_splits(source)
+        splits = splits_of(text)
         train, test = sources.train_of(splits), sources.test_of(splits)
         return len(splits[train]), 0 if test in (None, train) else len(splits[test])
     if source.name not in SIZES:

@@ -156,6 +156,8 @@ class Terminal:
         """Prints what the run is: a title and indented lines. From now on there is a live area:
         until then downloads have bars of their own."""
         self._end_phase()
+        warned = [line.removeprefix("warning: ") for line in lines if EARNS_NOTHING in line]
+        self.warned = "".join(f"As said before the first step: {line}. " for line in warned)
         for number, line in enumerate(lines):
             self.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
@@ -218,7 +220,8 @@ class Terminal:
                 most = f"Up to {self.cut:.0%} of a step's are cut off: raise --max_new_tokens. "
                 first = most if self.cut >= CUT_OFF else ""
                 said = f"no completion was graded as right, in {self.wrong} steps. {first}"
-                other = (self.warned or UNGRADED) if self.cut < NEARLY_ALL else ""
+                is_cut = (metrics.get("rollout/truncated") or 0) >= NEARLY_ALL
+                other = "" if is_cut else self.warned or UNGRADED
                 self.note(self.named(said + other).rstrip())
 
     def sample(self, groups: Sequence[records.Group]) -> None:
@@ -233,8 +236,6 @@ class Terminal:
         return text.replace("RUN/", f"{shlex.quote(self.folder)}/")
 
     def note(self, line: str) -> None:
-        if EARNS_NOTHING in line and not self.steps:
-            self.warned += f" As said before the first step: {line.removeprefix('warning: ')}."
         self.line(line, "yellow")
         self.keep(line)
 

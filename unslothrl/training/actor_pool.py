@@ -264,7 +264,7 @@ class Pool:
             silent_s = self.cluster.silence_s(member.handle)
         silence_s = limits.FIRST_SILENT_S if is_first else limits.SILENT_S
         if taken_s > allowed_s or silent_s > silence_s:
-            why = f"{kind}: {allowed_s:.0f} s allowed"
+            why = f"{kind}: {pending.told_s + allowed_s:.0f} s allowed"
             if silent_s > silence_s:
                 why = f"its watchdog for {silent_s:.0f} s, {silence_s:.0f} s allowed"
             text = f"{member.name} has not answered for {age_s:.0f} s ({why}): it hangs"

@@ -48,7 +48,7 @@ GROUPS = (  # rewards that an advantage is tried on, the last without signal
 MOST_ADVANTAGE = 1_000
 WHOLE = ("accuracy", "boxed")  # rewards that compare whole answers
 WORDS = re.compile(r"[^\W\d_]{2,}")
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\d.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def shortest(data: Data) -> Task:
@@ -60,7 +60,8 @@ def shortest(data: Data) -> Task:
 
 def texts_for(task: Task) -> list[str]:
     answer = task.answer or "7"
-    answers = {answer: None, **dict.fromkeys(NUMBER.findall(answer)[-1:])}  # of a sentence
+    last = [form for n in NUMBER.findall(answer)[-1:] for form in (n, n.replace(",", ""))]
+    answers = {answer: None, **dict.fromkeys(last)}  # of a sentence
     return [text.replace("%s", each) for each in answers for text in MADE_UP]
 
 
@@ -173,9 +174,10 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
             found = credit.advantages_by(objective)(list(map(list, GROUPS)))
             largest = max(abs(each) for group in found for each in group)
             if largest > MOST_ADVANTAGE:
-                raise UserError(
-                    f"advantage {objective.advantage}: up to {largest:,.0f} for the rewards "
-                    f"{', '.join(map(str, GROUPS))}: what does it divide by where most are equal?"
+                name = getattr(objective.advantage, "learner", objective.advantage)
+                raise RunError(
+                    f"learner {name}, advantage: up to {largest:,.0f} for "
+                    f"rewards such as {GROUPS[2]}: what it divides by is almost 0 there"
                 )
         advantages = torch.tensor([1.0] * lengths[0] + [-1.0] * lengths[1])
         tokens = Tokens(lengths, logprobs, entropies, advantages, sampler, old, reference)

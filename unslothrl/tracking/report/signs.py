@@ -130,8 +130,9 @@ def never_right(score: Trend) -> Mapping[str, Any] | None:
         return None
     best = max(score.values)
     most = f"At most {best:.0%} of a step's completions were" if best else "No completion was"
-    warned = [row["note"] for row in score.run.notes if EARNS_NOTHING in row["note"]]
-    return {"most": most, "steps": len(score.values), "warned": "".join(f" {w}." for w in warned)}
+    notes = [row["note"] for row in score.run.notes if row["note"].startswith("warning: ")]
+    warned = {f" {note}.": None for note in notes if EARNS_NOTHING in note}  # of a start each
+    return {"most": most, "steps": len(score.values), "warned": "".join(warned)}
 
 
 def silent_reward(reward: Trend) -> Mapping[str, Any] | None:

@@ -7,7 +7,7 @@ and p is under 0.05. Of few problems the interval is too narrow, hence both.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import Difference
@@ -19,6 +19,7 @@ from unslothrl.tracking.run_folder import RunFolder, noting_errors
 
 BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
 HACKED, COLLAPSED = "reward up alone", "worse"
+NOTHING = "Nothing solved"
 CONTROL = "control"
 BROKEN, STOPPED = "broken", "stopped"
 SURE = 3.0  # standard errors by which a training curve has risen
@@ -85,7 +86,8 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
-    if found.kind in (FLAT, BROKEN) or is_ungraded:
+    is_cut = is_ungraded and found.said.startswith(NOTHING)
+    if found.kind in (FLAT, BROKEN) or signs.NEVER in warnings or is_cut:
         found = found._replace(is_warned=bool(warnings))
     return found
 
@@ -121,8 +123,7 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     (_, before), (_, after) = points[0], points[-1]
     changed = difference((run, points[0]), (run, points[-1]), run.sets[0], "pass@1")
     number, share, verb = f"{after - before:+.3g}", short, "scored"
-    best = [value for _, value in run.points(f"eval/{run.sets[0]}/best_of_n")]
-    if min(before, after) >= 0 and max(before, after, *best) <= 1:
+    if are_shares((run, step) for step, _ in points):
         number, share, verb = f"{100 * (after - before):+.0f} points", "{:.0%}".format, "solved"
     at, end = points[-1][0], max(row["step"] for row in run.rows)
     when = f"step {at} ({end} done)" if at < end else steps
@@ -136,7 +137,7 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     if not any(value for _, value in points) and scores and mean(scores) < 0.01:
         rose = f", though the reward rose from {short(first)} to {short(last)}" if gained else ""
         kind = HACKED if gained else BROKEN
-        return Verdict(kind, f"Nothing solved{rose}: {said}", number, "warn")
+        return Verdict(kind, f"{NOTHING}{rose}: {said}", number, "warn")
     is_down = is_clear(changed)
     tone = "down" if is_down else "warn"
     if gained and (is_down or not rise(run.values("rollout/score"))):
@@ -151,6 +152,13 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         fall = "Worse" if is_slight else "Collapsed"
         return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
     return Verdict(FLAT, f"No clear change: {said}", number)
+
+
+def are_shares(evaluations: Iterable[tuple[RunHistory, int]]) -> bool:
+    """Whether no completion of these runs' steps scored beyond 0 to 1, whatever their means."""
+    drawn = [run.evaluations.get(step, {}).values() for run, step in evaluations]
+    scores = [score for sets in drawn for of in sets for each in of.values() for score in each]
+    return min(scores, default=0) >= 0 and max(scores, default=1) <= 1
 
 
 def of_loss(run: RunHistory, steps: str) -> Verdict:
@@ -193,7 +201,7 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
             elif verdict(one).kind == BETTER:
                 begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
     number = f"{abs(changed.mean):+.3g}"
-    if all(0 <= score <= 1 for _, (_, score) in ends):
+    if are_shares((run, at) for run, (at, _) in ends):
         number = f"{abs(100 * changed.mean):+.0f} points"
     return Verdict(UNKNOWN, f"{begin}: {said}", number, "up" if changed.mean > 0 else "same")
 
