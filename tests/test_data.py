@@ -544,7 +544,14 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
     text = capfd.readouterr().out
-    told = ("21 rows", "--- row 5,", "longest", "1 longer than 200", embedded.KNOWS["embedded"])
+    told = (
+        "21 rows",
+        "--- row 5,",
+        "longest",
+        "1 longer than 200",
+        embedded.KNOWS["embedded"],
+        "problems are asked otherwise, such as 'What is ",
+    )
     assert all(part in text for part in told)
     assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
     assert "no tests" in capfd.readouterr().err

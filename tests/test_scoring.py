@@ -345,7 +345,7 @@ def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
         {"problem": "c", "answer": "1", "completion": "I do not know"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert cli.main(["score", str(path), "--reward", "boxed", "--reward", "format=0.5"]) == 0
+    assert cli.main(["score", str(path), "--reward", "boxed=0", "--reward", "format=0.5"]) == 0
     out, err = capfd.readouterr()
     found = [json.loads(line) for line in out.splitlines()]
     assert [row["score"] for row in found] == [1.0, 0.0, 0.0]

@@ -24,13 +24,14 @@ from unslothrl.offline import tables
 from unslothrl.offline.examples import named_columns
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.runs.resolve import Resolved, resolve
-from unslothrl.text import counted, for_terminal
+from unslothrl.text import counted, for_terminal, plain
 from unslothrl.training.trial import sentences
 from unslothrl.weights import base_model
 
 SHOWN = 5  # rows
 MOST_SHOWN = 3_000  # characters of a part of a row
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
+ASKED = re.compile(r"What is [1-9]\d\d [-+] [1-9]\d\d\?")  # as the embedded base knows it
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})")  # 3,5 and 12,75, but not 1,000
 
 Report = dict[str, Any]  # as JSON has it
@@ -133,6 +134,10 @@ def look(config: Config) -> Report:
     notes = []
     if config.model in BASES and config.model != config.dataset:
         notes = [KNOWS[config.model], "no reward adds its system prompt for an embedded base"]
+        others = [task.problem for task in found if not ASKED.fullmatch(task.problem.strip())]
+        if config.model == EMBEDDED and others:
+            said = f"{len(others)} of {len(found)} problems are asked otherwise"
+            notes.insert(1, f"{said}, such as {plain(others[0])[:60]!r}")
     answers = [task.answer.strip() for task in found]
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"

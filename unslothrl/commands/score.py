@@ -34,6 +34,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
     chosen = rewards.choose(options.reward or rewards.defaults())
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
+    chosen = [replace(each, weight=each.weight or 1.0) for each in chosen]  # 0 would show nothing
     first = chosen[0].reward  # which grades the answer that is shown; None: the user's own
     columns = Columns(options.prompt_column, options.answer_column)
     reader = rewards.reader_of(chosen, columns)
