@@ -395,16 +395,16 @@ def test_a_plan_warns_of_answers_that_earn_nothing(tmp_path, capsys):
 
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    step_s = partial(forecast.step_s, config, SEVEN, engine_s=0.01, share=1.0)
     parameters, tokens = 7_615_616_512, 1200
     moving = (SEVEN.engine_bytes() + 64 * 1550 * 57_344 / 2) / 0.5e12
     computing = 2 * parameters * 64 / 0.5e14
     updating = 8 * parameters * 128 * 1550 / 0.5e14
-    found, slow = step_s(speed=(0.5e12, 0.5e14)), step_s(speed=(0.5e11, 0.5e14))
+    ways = [((bandwidth, 0.5e14), 0.01, 1.0, 0) for bandwidth in (0.5e12, 0.5e11)]
+    found, slow = (forecast.step_s(config, SEVEN, way) for way in ways)
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
     every = replace(config, topk=4, select="all")
-    assert forecast.step_s(every, SEVEN, (0.5e12, 0.5e14), 0.01, 1.0) == found
+    assert forecast.step_s(every, SEVEN, ways[0]) == found
 
 
 def test_a_run_says_that_an_unknown_model_was_not_fitted():
@@ -436,11 +436,11 @@ def test_a_step_of_episodes_by_hand():
     """64 at once in 2 rounds; 4 later turns read prompt and half of the episode again, and the
     environment is waited for 5 times."""
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    step_s = partial(forecast.step_s, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0)
+    still, waiting = [((0.5e12, 0.5e14), 0.01, 1.0, turns) for turns in (0, 5)]
     single = replace(config, environment=None, max_episode_tokens=None, max_new_tokens=2000)
     again = 4 * (350 + 1000) * 2 * 7_615_616_512 * 64 / 0.5e14
-    expected = step_s(single, SEVEN) + 2 * (again + 5)
-    assert step_s(config, SEVEN, turns=5) == pytest.approx(expected)
+    expected = forecast.step_s(single, SEVEN, still) + 2 * (again + 5)
+    assert forecast.step_s(config, SEVEN, waiting) == pytest.approx(expected)
     (low, high), longer = (
         forecast.seconds_of(each, SEVEN, placed(config, cards(24)).cards)["step_seconds"]
         for each in (config, replace(config, max_turns=20))

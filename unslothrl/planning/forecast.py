@@ -65,7 +65,8 @@ SIZES = {  # training and test rows of data sets, for a run's length before any 
 }
 
 
-Way = tuple[Rates, float, float, int]  # a GPU's speed, what an engine adds, length, turns
+Way = tuple[Rates, float, float, int]
+"""A GPU's speed, seconds that an engine adds, share of the longest length, turns of waiting"""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[
     hidden states included; None without GPUs."""
     if not cards:
         return {"step_seconds": None}
-    low, high = (step_s(config, shape, *way) for way in ways_of(config, cards))
+    low, high = (step_s(config, shape, way) for way in ways_of(config, cards))
     link_s = step_bytes(config, shape) / USUAL_LINK
     return {"step_seconds": (low + link_s, high + link_s)}
 
@@ -207,7 +208,7 @@ def evaluations_of(
         size = (found and (found[1] or found[0])) or most or Config.eval_problems
         total += min(most or size, size) * config.eval_candidates
     steps = steps_of(config, rows) or 0
-    seconds = [generating_s(config, shape, *way, total) for way in ways_of(config, cards)]
+    seconds = [generating_s(config, shape, way, total) for way in ways_of(config, cards)]
     return {
         "evaluations": 1 + -(-steps // every) if every else 0,  # one before the first step
         "evaluated": total,
@@ -236,17 +237,9 @@ def turns_of(config: Config) -> int:
     return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
 
 
-def generating_s(
-    config: Config,
-    shape: Shape,
-    speed: Rates,
-    engine_s: float,
-    share: float,
-    turns: int,
-    total: int,
-) -> float:
+def generating_s(config: Config, shape: Shape, way: Way, total: int) -> float:
     """Of `total` completions, by all who generate."""
-    bandwidth, flops = speed
+    (bandwidth, flops), engine_s, share, turns = way
     length, parameters = share * config.episode_tokens, shape.parameters()
     learners = config.number_of_learners
     generators = config.number_of_actors + (learners if config.learner_generates else 0)
@@ -267,14 +260,13 @@ def trained_candidates(config: Config) -> int:
     return config.batch_size * (each if config.select == "all" else min(config.topk, each))
 
 
-def step_s(
-    config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
-) -> float:
-    """Generating, judging and updating, one after the other; `turns` that are waited for."""
-    flops, parameters, learners = speed[1], shape.parameters(), config.number_of_learners
+def step_s(config: Config, shape: Shape, way: Way) -> float:
+    """Generating, judging and updating, one after the other."""
+    (_, flops), _, share, _ = way
+    parameters, learners = shape.parameters(), config.number_of_learners
     length, total = share * config.episode_tokens, config.completions_per_step
-    generating = generating_s(config, shape, speed, engine_s, share, turns, total)
-    scored = config.completions_per_step * (config.max_prompt_tokens * share + length) / learners
+    generating = generating_s(config, shape, way, total)
+    scored = total * (config.max_prompt_tokens * share + length) / learners
     judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
     trained = trained_candidates(config) * config.epochs_per_rollout / learners
     trained *= config.max_prompt_tokens * share + length
