@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say. The repository's recipes/ is installed as unslothrl/recipes/. The
 checker of answers, which is a distribution of its own as well, comes with the package, and so do
-files of the repository that the program reads: two pages, and the locks with what installs them."""
+files of the repository that the program reads: pages, and the locks with what installs them."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from setuptools.command.build_py import build_py
 FILES = {
     "docs/coming-from.md": "coming-from.md",  # hints in error messages
     "docs/metrics.md": "metrics.md",  # charts of a report
+    "docs/using.md": "using.md",  # examples in the help
     **{name: name for name in ("requirements.txt", "requirements-cpu.txt")},
     **{f"tools/{name}.py": f"tools/{name}.py" for name in ("setup_here", "setup_env", "machine")},
 }  # source -> where it is in unslothrl/; of `unslothrl setup` each lies as it does at the root

@@ -19,13 +19,12 @@ from few_cases import few
 
 from unslothrl.algorithms import objectives
 from unslothrl.commands import cli
-from unslothrl.commands.flags import EXAMPLES
 from unslothrl.embedded import task as arithmetic
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
-TEXTS += sorted((ROOT / "docs").glob("*.md"))
+TEXTS += sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem == "using", page))
 REWARDS = ROOT / "docs" / "rewards.md"
 COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
@@ -66,7 +65,6 @@ def documented() -> list[str]:
     for text in (re.sub(r"\\\n +", "", path.read_text()) for path in TEXTS):
         inline = [line for line in INLINE.findall(text) if len(line.split()) > 2]  # not just a name
         found += [*(each.removesuffix(" &") for each in COMMAND.findall(text)), *inline]
-    found += [f"unslothrl {example}" for example in EXAMPLES.splitlines()]
     return list(dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in found))
 
 

@@ -13,6 +13,7 @@ import release
 from python_process import python
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("coming-from.md", "metrics.md", "using.md")  # that the program reads
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -29,7 +30,7 @@ def wheel(tmp_path_factory) -> Path:
     source = folder / "source"
     for name in tracked(ROOT):
         is_left_out = name.startswith(("bench/", "tests/", "docs/"))
-        is_needed = not is_left_out or Path(name).name in ("coming-from.md", "metrics.md")
+        is_needed = not is_left_out or Path(name).name in PAGES
         if (ROOT / name).exists() and is_needed:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
@@ -63,8 +64,8 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in (ROOT / "recipes").glob("*.toml"):
         assert f"unslothrl/recipes/{name.name}" in names
-    read = "coming-from.md metrics.md requirements.txt requirements-cpu.txt tools/setup_here.py"
-    assert {f"unslothrl/{name}" for name in read.split()} <= {*names}
+    read = [*PAGES, "requirements.txt", "requirements-cpu.txt", "tools/setup_here.py"]
+    assert {f"unslothrl/{name}" for name in read} <= {*names}
     for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
         files = tracked(package.parent, package.name)
         assert files and set(files) <= set(names)

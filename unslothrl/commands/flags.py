@@ -11,6 +11,7 @@ from unslothrl import __version__
 from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text, off, read_value
 from unslothrl.embedded import BASES
+from unslothrl.files import documented
 
 EVERYDAY = (  # in the order in which they are shown
     "model", "dataset", "reward", "learner", "max_steps", "episodes", "batch_size",
@@ -20,6 +21,8 @@ EVERYDAY = (  # in the order in which they are shown
 )  # fmt: skip
 MANY = 15  # options of a command, of which its help then shows only these
 ALL = "help_all"
+EXAMPLES = "## Examples of each command"  # of the page docs/using.md
+EXAMPLE = re.compile(r"^ {4}unslothrl (\S+).*$", re.MULTILINE)
 
 OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: None, tuple: "TEXT"}
@@ -39,62 +42,6 @@ EPILOG = (
     "`unslothrl grpo` is `unslothrl train --learner grpo`, so with each objective. Names of "
     "options may have hyphens. `unslothrl COMMAND --help` has examples."
 )
-EXAMPLES = """\
-grpo --dataset problems.jsonl --reward mine.py:reward
-train --recipe tiny-cpu --max_steps 30
-train --resume auto
-sft --dataset embedded --max_steps 50
-sft --recipe sft-cpu
-sft --recipe sft-cpu --lr 1e-4
-dpo --dataset embedded --max_steps 50
-dpo --recipe dpo-cpu --beta 0.2
-dpo --recipe dpo-cpu --lr 1e-5
-rm --dataset embedded --max_steps 50
-rm --recipe rm-cpu
-rm --recipe rm-cpu --lr 1e-4
-demo
-demo --seed 1
-demo --output_dir /tmp/runs
-setup
-setup --set cpu
-setup --check
-doctor
-doctor --no-self-test
-doctor --json
-check-model embedded
-check-model embedded --engine transformers
-check-model embedded --json
-recipes
-recipes --gpu 12
-recipes --gpu 4090,4090
-plan --gpu 24
-plan --model Qwen/Qwen3-4B --gpu 3060
-plan sft --recipe sft-8 --gpu 8
-data problems.jsonl
-data problems.jsonl --model embedded --reward boxed
-data sft embedded
-score made.jsonl --reward boxed
-score made.jsonl --reward mine.py:reward
-score made.jsonl --reward boxed --reward format=0.5
-chat
-chat runs/<run>
-chat --no-base --temperature 0 < questions.txt
-ask "What is 928 - 467?"
-ask runs/<run> "What is 928 - 467?"
-ask --base --temperature 0 "What is 928 - 467?"
-eval
-eval runs/<run> --suite gsm8k,math500
-eval runs/<run>/adapters/v000030 --dataset problems.jsonl
-export --output my-model
-export runs/<run> --to adapter --output my-adapter
-export --to gguf --gguf-type q8_0 --output my-gguf
-report
-report runs
-report runs/<run> runs/<another> --output both.html
-ui
-ui --port 8642
-ui --output_dir my-runs
-"""  # three of each command; an objective's name trains with it
 
 
 class Program(click.Group):
@@ -154,9 +101,9 @@ class GroupedCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = ("train", "grpo") if self.name == "train" else (self.name,)
         with formatter.section("Examples"):
-            for example in EXAMPLES.splitlines():
-                if example.split()[0] in names:
-                    formatter.write(f"  unslothrl {example}\n")
+            for example in EXAMPLE.finditer(documented("using.md").partition(EXAMPLES)[2]):
+                if example[1] in names:
+                    formatter.write(f"  {example[0].strip()}\n")
 
 
 def in_brief(text: str) -> str:
