@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +40,8 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     import nbformat
 
     os.environ["IPYTHONDIR"] = str(folder / ".ipython")  # no profile of the user's
+    own = str(Path(sys.executable).parent)  # as if activated: commands are named, not their paths
+    os.environ["PATH"] = os.pathsep.join([own, os.environ["PATH"]])
     os.environ["XDG_CACHE_HOME"] = str(folder / ".cache")
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
